@@ -14,8 +14,9 @@ type SkipError struct{ Why string }
 
 func (e *SkipError) Error() string { return "skipped: " + e.Why }
 
-// Skip settles the message without an effect; it is counted as skipped. What
-// the handler wrote before it returned Skip for this message is rolled back.
+// Skip settles the message without an effect; it is counted as skipped. Decide
+// before you write: what the handler wrote for this message before it returned
+// Skip stays in the transaction.
 func Skip(why string) error { return &SkipError{Why: why} }
 
 // PermanentError says that no further attempt can succeed.
@@ -55,7 +56,9 @@ type FailedAtError struct {
 	Err   error
 }
 
-func (e *FailedAtError) Error() string { return fmt.Sprintf("message %d of the batch: %v", e.Index, e.Err) }
+func (e *FailedAtError) Error() string {
+	return fmt.Sprintf("message %d of the batch: %v", e.Index, e.Err)
+}
 func (e *FailedAtError) Unwrap() error { return e.Err }
 
 // FailedAt is for batch handlers: the i-th message of the batch (from 0) is the
