@@ -1,0 +1,373 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/semelhq/semel"
+)
+
+// Source is where deliveries come from: one member of a consumer group. It is
+// used by one goroutine at a time, except for Close.
+type Source interface {
+	// Cluster names the cluster behind the source; "" if it has no name.
+	Cluster(ctx context.Context) (string, error)
+
+	// Poll waits until messages, a change of the assignment or the end of ctx
+	// come, and answers with what is there: at most max messages. With max = 0
+	// it fetches nothing and answers changes of the assignment alone; that is
+	// how a lane that can't work keeps its place in the group. A rebalance takes
+	// effect only inside Poll: what the previous delivery said stands until the
+	// next call. The buffers of the previous delivery are given back by the call.
+	//
+	// When ctx ends Poll answers an empty delivery and no error. An error means
+	// that the broker can't be used now; calling again tries again.
+	Poll(ctx context.Context, max int) (Delivery, error)
+
+	// Seek makes the next run of each partition start exactly at its mark and
+	// ends a Hold. What was fetched before and not yet polled is thrown away.
+	Seek(ctx context.Context, to []Mark) error
+
+	// Hold stops fetching the partitions until the next Seek.
+	Hold(ps []semel.Partition)
+
+	// Ack hands over that everything below the mark is settled and durable. It
+	// doesn't wait for the broker, may merge acks, and never lets the broker's
+	// offset of a partition go back. Acks of partitions that are no longer
+	// assigned are dropped.
+	Ack(acks []Ack)
+
+	// Sign commits acks at the broker, whatever the assignment, and waits until
+	// the broker has accepted them. It may lower an offset.
+	Sign(ctx context.Context, acks []Ack) error
+
+	// Witness says what broker and group know of all partitions of the topics.
+	// A topic that doesn't exist is an error, see [UnknownTopicError].
+	Witness(ctx context.Context, topics []string) ([]Witness, error)
+
+	// EpochEnd asks the partition's leader where the given epoch ends in its
+	// log, past every cache.
+	EpochEnd(ctx context.Context, p semel.Partition, epoch int32) (EpochEnd, error)
+
+	// Confirm asks the coordinator whether this member is still part of the
+	// group, and which partitions it has; they may be fewer than Poll said.
+	Confirm(ctx context.Context) error
+
+	// Member is the name under which the group knows this process; "" before it
+	// has joined. Static members have an instance name.
+	Member() (member, instance string)
+
+	// Evict makes members leave the group: the remains of a process that is
+	// known to be dead. Called before the first Poll.
+	Evict(ctx context.Context, members []string) error
+
+	// Leave hands outstanding acks to the broker, waits for them, and leaves the
+	// group, so that the partitions move on at once. A later Poll joins again.
+	Leave(ctx context.Context) error
+
+	// Close leaves and frees everything.
+	Close()
+}
+
+// Delivery is what one Poll brings.
+type Delivery struct {
+	Gained []semel.Partition // newly assigned; their runs come after a Seek
+	Lost   []semel.Partition // no longer assigned
+	// Doubted are assigned partitions whose place in the log must be proved
+	// again: fetched out of range, another leader epoch, another topic ID. They
+	// are held until the next Seek.
+	Doubted []semel.Partition
+	Runs    []Run
+}
+
+// Run is a stretch of one log, in order: From <= offsets < To; holes are legal.
+type Run struct {
+	semel.Partition
+	TopicID  semel.TopicID
+	From     int64 // the end of the previous run, or where the Seek went
+	To       int64
+	End      int64 // the log's last stable offset when this was fetched; -1 unknown
+	Epochs   []Epoch
+	Messages []semel.Message
+}
+
+// Epoch is a stretch of a log that one leader wrote: from First on, until the
+// next one begins.
+type Epoch struct {
+	Number int32 `json:"epoch"`
+	First  int64 `json:"first"`
+}
+
+// EpochEnd is a leader's answer: the largest epoch up to the one asked for that
+// it knows, and where that one ends (exclusive). Number -1: it knows none.
+type EpochEnd struct {
+	Number int32
+	End    int64
+}
+
+// Mark is a place in a partition: the next offset.
+type Mark struct {
+	semel.Partition
+	Next int64
+}
+
+// Ack is a mark for the broker, signed: Note is kept beside the offset.
+type Ack struct {
+	Mark
+	Note string
+}
+
+// Witness is the testimony of broker and group about one partition.
+type Witness struct {
+	semel.Partition
+	TopicID semel.TopicID // zero if the broker has no topic IDs
+	Start   int64         // the first offset still there
+	End     int64         // the end of the log (high watermark)
+	Stable  int64         // the last stable offset: a reader of committed messages gets this far
+	Begin   int64         // where a consumer without any memory begins, by the source's start rule; ignores the group's offset
+	Acked   int64         // the group's committed offset; -1 none
+	Note    string        // what is kept beside Acked
+	// FollowGroup says that the start rule takes an existing group's offset.
+	FollowGroup bool
+	Epoch       int32         // the leader's epoch now; -1 unknown
+	Retention   time.Duration // of the topic; 0 unknown, negative without end
+}
+
+// UnknownTopicError names a topic that the broker doesn't have.
+type UnknownTopicError struct{ Topic string }
+
+func (e *UnknownTopicError) Error() string { return "topic " + e.Topic + " does not exist" }
+
+// Token is a claim's random name. Generations may be given out twice by a
+// database that went back in time; tokens are not.
+type Token [16]byte
+
+// Claim is the right to settle one partition.
+type Claim struct {
+	semel.Partition
+	TopicID    semel.TopicID
+	Token      Token
+	Generation int64
+}
+
+// Row is a consumer's place in a partition, as the database keeps it.
+type Row struct {
+	Claim
+	Start         int64 // where the accounts began
+	Adopted       int64 // the group's offset that was there before us; -1 none
+	Next          int64 // the watermark: everything below is settled
+	Owner         *Owner
+	UncleanClaims int
+	Epochs        []Epoch // the last few, ascending
+	Accounts      Accounts
+	Updated       time.Time
+}
+
+// Owner names the process that holds a claim.
+type Owner struct {
+	Member   string    `json:"member,omitempty"`   // of the consumer group
+	Instance string    `json:"instance,omitempty"` // static membership
+	Host     string    `json:"host"`               // of the machine or container, unique per boot
+	PID      int       `json:"pid"`
+	Started  string    `json:"started"` // of the process, in the host's own clock ticks
+	Name     string    `json:"name"`    // for people: host name
+	At       time.Time `json:"at"`
+}
+
+// Consumer is what is recorded of a consumer when it starts, so that a change is
+// noticed.
+type Consumer struct {
+	Name    string
+	Cluster string
+	Topics  []string
+	IDRule  string
+	Target  string
+	// Memory says what remembers: MemoryInbox, or the watermark (and the
+	// target's own unique index) alone.
+	Memory Memory
+	// Window is how long the inbox remembers IDs; 0: no inbox.
+	Window time.Duration
+	// AcceptChange takes a changed record over the old one instead of answering
+	// a [ChangedError].
+	AcceptChange bool
+}
+
+// Memory is what recognises a repeat by its producer.
+type Memory string
+
+const (
+	MemoryPosition Memory = "position" // the watermark alone: producers' repeats are new messages
+	MemoryInbox    Memory = "inbox"    // a row per message ID
+	MemoryTarget   Memory = "target"   // the target's unique index over exactly the ID
+)
+
+// Registration is what the database answers when a consumer starts.
+type Registration struct {
+	Database string // the database's identity: random, made with Semel's tables
+	Scope    int32
+	Paused   bool
+	Reason   string // why it is paused
+}
+
+// Store is the memory's side of the machine: one lane's connection to the
+// database. It is used by one goroutine at a time.
+type Store[T any] interface {
+	// Open records the consumer, or compares it with what is recorded. A
+	// difference is a [ChangedError].
+	Open(ctx context.Context, c Consumer) (Registration, error)
+
+	// Introduce hands decide all rows of the topic, under one lock per consumer
+	// and topic, and writes the rows that it answers with, in one transaction.
+	// decide is called again if the transaction is.
+	Introduce(ctx context.Context, topic string, decide func(known []Row) (added []Row, events []Event, err error)) (all []Row, err error)
+
+	// Claim locks the partition's row, hands it to decide, and writes what that
+	// answers with the next generation, a new token and the owner, in one
+	// transaction. A session of an older claim that holds the row is ended. If
+	// decide fails nothing changes and its error is answered.
+	Claim(ctx context.Context, p semel.Partition, owner Owner, decide func(Row) (Row, []Event, error)) (Row, error)
+
+	// Look reads rows again, and the route's desired state: a database that went
+	// back shows here. Rows that are gone are left out. No topics: all rows of
+	// the consumer.
+	Look(ctx context.Context, ps []semel.Partition) (Look, error)
+
+	// Begin opens a transaction, locks the rows of the spans and compares claim
+	// token, topic ID and Next = From: one mismatch and there is no transaction,
+	// and the error is a [FencedError].
+	Begin(ctx context.Context, spans []Span) (Tx[T], error)
+
+	// Release clears the owners of claims that are still ours: a clean stop.
+	Release(ctx context.Context, claims []Claim) error
+
+	// Record writes events.
+	Record(ctx context.Context, events []Event) error
+
+	// Forget removes what the window no longer covers, a bounded piece at a
+	// time; it says whether there is more.
+	Forget(ctx context.Context) (more bool, err error)
+
+	// Class says what an error of this store means to the flow. A nil Tx of the
+	// error's origin is judged by this method; inside a transaction use Tx.Class.
+	Class(err error) Class
+
+	// Close frees the connection.
+	Close()
+}
+
+// Look is what a database says now.
+type Look struct {
+	Rows   []Row
+	Paused bool
+	Reason string
+}
+
+// Span is a stretch of a partition to settle, and the right to it.
+type Span struct {
+	Claim
+	From, To int64
+	Epochs   []Epoch // that begin inside the stretch
+}
+
+// Tx is one transaction: effects, memory and accounts, together or not at all.
+type Tx[T any] interface {
+	// DB is what handlers write with.
+	DB() T
+
+	// Admit records IDs, which must differ from one another, and answers for
+	// each what was known of it. Order of the answers: of the admissions.
+	Admit(ctx context.Context, ids []Admission) ([]Verdict, error)
+
+	// Bury keeps messages as dead letters.
+	Bury(ctx context.Context, letters []DeadLetter) error
+
+	// Check makes everything that would fail at COMMIT fail now, deferred
+	// constraints too, and finds failed statements whose errors were swallowed.
+	Check(ctx context.Context) error
+
+	// Commit moves the watermarks, adds to the accounts and commits. If it
+	// answers an error of class ClassAmbiguous the transaction may have been
+	// committed or not; with every other error it was not.
+	Commit(ctx context.Context, settled []Settled) error
+
+	// Rollback is safe to call at any time, also after Commit.
+	Rollback(ctx context.Context)
+
+	// Class says what an error means that was met inside this transaction, a
+	// handler's own included.
+	Class(err error) Class
+
+	// Describe gives the parts of an error that a dead letter keeps.
+	Describe(err error) (sqlstate, text string)
+}
+
+// Admission asks for a place in the inbox.
+type Admission struct {
+	ID     semel.ID
+	Digest Digest // of the mapped values; zero: not compared
+	Dead   bool   // the message is being buried
+}
+
+// Digest is a short checksum of what a message says, to tell an honest repeat
+// from another message under the same ID.
+type Digest [16]byte
+
+// Verdict is what the inbox knew of an ID.
+type Verdict uint8
+
+const (
+	Fresh     Verdict = iota // not known; it is now
+	Duplicate                // known
+	Collision                // known with another digest
+)
+
+// Settled is what is written of a span when it is committed.
+type Settled struct {
+	Span
+	Accounts Accounts // to be added
+}
+
+// DeadLetter is a message settled without effect, kept with the reason.
+type DeadLetter struct {
+	Message  semel.Message
+	SentID   string // as the sender wrote it
+	ID       semel.ID
+	Class    DeadClass
+	SQLState string
+	Error    string
+	Attempts int
+}
+
+// DeadClass says what kind of reason buried a message.
+type DeadClass string
+
+const (
+	DeadDecode     DeadClass = "decode"
+	DeadMissingID  DeadClass = "missing-id"
+	DeadCollision  DeadClass = "collision"
+	DeadValue      DeadClass = "value"
+	DeadConstraint DeadClass = "constraint"
+	DeadHandler    DeadClass = "handler"
+	DeadCrash      DeadClass = "crash"
+)
+
+// Event is something that an operator wants to know later.
+type Event struct {
+	semel.Partition
+	Kind   string // claim, gap, cut, topic-changed, went-back, halt, ...
+	Detail map[string]any
+}
+
+// Effect is what a route does with messages: a handler, or rows of a table.
+type Effect[T any] interface {
+	// Decode looks at messages once, before any transaction and perhaps on
+	// another goroutine, and fills ID, Digest, Load or Err of each item. IDs by
+	// the consumer's rule are set already unless the effect brings its own.
+	Decode(items []Item)
+
+	// Apply makes the effects of the items, which are fresh and in order. It may
+	// set the Outcome of an item to Duplicate, Stale, Superseded or Skipped, or
+	// bury an item by its Err; Applied is the default. An error means that
+	// nothing of this transaction counts; semel.FailedAt names the item.
+	Apply(ctx context.Context, tx Tx[T], items []*Item) error
+}
