@@ -1,0 +1,54 @@
+package testenv_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semelhq/semel/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(context.Background()) })
+	return c
+}
+
+func count(t *testing.T, c *pgx.Conn) (n int) {
+	t.Helper()
+	if err := c.QueryRow(t.Context(), "SELECT count(*) FROM r").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestDatabasesAreApart(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		if _, err := connect(t, testenv.Postgres(t)).Exec(t.Context(), "CREATE TABLE r (n int)"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestKilledPostgresKeepsItsRows(t *testing.T) {
+	t.Parallel()
+	pg := testenv.OwnPostgres(t, nil)
+	if _, err := connect(t, pg.URL()).Exec(t.Context(), "CREATE TABLE r AS SELECT generate_series(1, 1000)"); err != nil {
+		t.Fatal(err)
+	}
+	pg.Kill()
+	if err := pg.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, connect(t, pg.URL())); n != 1000 {
+		t.Errorf("%d rows after the crash, want 1000", n)
+	}
+}
