@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/semelhq/semel"
@@ -10,6 +11,9 @@ import (
 // Source is where deliveries come from: one member of a consumer group. It is
 // used by one goroutine at a time, except for Close.
 type Source interface {
+	// Topics are the topics that are read.
+	Topics() []string
+
 	// Cluster names the cluster behind the source; "" if it has no name.
 	Cluster(ctx context.Context) (string, error)
 
@@ -138,6 +142,10 @@ type UnknownTopicError struct{ Topic string }
 
 func (e *UnknownTopicError) Error() string { return "topic " + e.Topic + " does not exist" }
 
+// ErrNoRow is Claim's answer for a partition that was never introduced, or whose
+// database went back to before it was.
+var ErrNoRow = errors.New("no row for the partition")
+
 // Token is a claim's random name. Generations may be given out twice by a
 // database that went back in time; tokens are not.
 type Token [16]byte
@@ -221,7 +229,7 @@ type Store[T any] interface {
 	// decide is called again if the transaction is.
 	Introduce(ctx context.Context, topic string, decide func(known []Row) (added []Row, events []Event, err error)) (all []Row, err error)
 
-	// Claim locks the partition's row, hands it to decide, and writes what that
+	// Claim answers [ErrNoRow] if there is no row. Else it locks the row, hands it to decide, and writes what that
 	// answers with the next generation, a new token and the owner, in one
 	// transaction. A session of an older claim that holds the row is ended. If
 	// decide fails nothing changes and its error is answered.
@@ -278,8 +286,13 @@ type Tx[T any] interface {
 	// each what was known of it. Order of the answers: of the admissions.
 	Admit(ctx context.Context, ids []Admission) ([]Verdict, error)
 
-	// Bury keeps messages as dead letters.
+	// Bury keeps messages as dead letters, and marks their IDs as dead where this
+	// transaction admitted them.
 	Bury(ctx context.Context, letters []DeadLetter) error
+
+	// Failed says, without asking the database, whether a statement has failed in
+	// this transaction, so that no later one can succeed.
+	Failed() bool
 
 	// Check makes everything that would fail at COMMIT fail now, deferred
 	// constraints too, and finds failed statements whose errors were swallowed.
