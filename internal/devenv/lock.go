@@ -24,9 +24,8 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("folder in use by pid %d: %s", e.PID, e.Dir)
 }
 
-// lockDir takes the folder for this process until the returned file is closed or the process is gone. The lock
-// belongs to the open file, so a second taker inside the same process is refused as well; and as Go opens files
-// close-on-exec, no child keeps it alive.
+// lockDir takes the folder for this process until it is given back or the process is gone. The lock
+// belongs to the open file, so a second taker inside the same process is refused as well. unlock gives it back.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -46,6 +45,15 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// unlock gives a folder back. Closing alone would not do: a child being forked just now, by any goroutine, holds the
+// open file too until it executes its program.
+func unlock(f *os.File) {
+	if f != nil {
+		syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+		f.Close()
+	}
 }
 
 func writeAt(f *os.File, s string) error {

@@ -152,10 +152,8 @@ func (p *Postgres) Start(ctx context.Context) (err error) {
 }
 
 func (p *Postgres) release() {
-	if p.lock != nil {
-		p.lock.Close()
-		p.lock = nil
-	}
+	unlock(p.lock)
+	p.lock = nil
 }
 
 func (p *Postgres) findPrograms(ctx context.Context) error {

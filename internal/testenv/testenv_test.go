@@ -5,7 +5,10 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semelhq/semel/internal/devenv"
 	"github.com/semelhq/semel/internal/testenv"
 )
 
@@ -50,5 +53,37 @@ func TestKilledPostgresKeepsItsRows(t *testing.T) {
 	}
 	if n := count(t, connect(t, pg.URL())); n != 1000 {
 		t.Errorf("%d rows after the crash, want 1000", n)
+	}
+}
+
+func TestTopicsAreThereAndApart(t *testing.T) {
+	t.Parallel()
+	a, b := testenv.Topic(t, 3), testenv.Topic(t, 1)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(testenv.Brokers(t)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ds, err := kadm.NewClient(cl).ListTopics(t.Context(), a, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ds[a].Partitions) != 3 || len(ds[b].Partitions) != 1 {
+		t.Errorf("%v", ds)
+	}
+}
+
+func TestOwnBrokerComesBackInPlace(t *testing.T) {
+	t.Parallel()
+	b, cfg := testenv.OwnBroker(t, map[string]int32{"a": 2})
+	addr := b.Addr()
+	b.Close()
+	b, err := devenv.StartBroker(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if b.Addr() != addr || b.Cluster().TopicInfo("a") == nil {
+		t.Errorf("was at %s, is at %s", addr, b.Addr())
 	}
 }
