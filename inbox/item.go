@@ -8,6 +8,8 @@ type Item struct {
 	Digest Digest
 	// Load belongs to the effect: what it decoded.
 	Load any
+	// SentID is the ID as the sender wrote it, if the effect knows; for dead letters.
+	SentID string
 	// Outcome is decided by the machine and by Apply.
 	Outcome Outcome
 	// Err buries the item without further attempts. In Decode: it can't be read.
@@ -18,4 +20,22 @@ type Item struct {
 	hash     uint64 // its share of the accounts' checksums
 	sqlstate string
 	attempts int
+	passing  bool // Err belongs to one transaction's verdict, not to the message
+}
+
+// bury settles the item without effect. A passing verdict is forgotten when the
+// batch is tried again.
+func (it *Item) bury(class DeadClass, err error, passing bool) {
+	it.Outcome, it.Class, it.Err, it.passing = Dead, class, err, passing
+}
+
+// reset forgets what an earlier transaction decided.
+func (it *Item) reset() {
+	if it.passing {
+		it.Err, it.Class, it.passing = nil, "", false
+	}
+	it.Outcome = Applied
+	if it.Err != nil {
+		it.Outcome = Dead
+	}
 }

@@ -81,7 +81,7 @@ type Delivery struct {
 	// again: fetched out of range, another leader epoch, another topic ID. They
 	// are held until the next Seek.
 	Doubted []semel.Partition
-	Runs    []Run
+	Runs    []Run // at most one of each partition
 }
 
 // Run is a stretch of one log, in order: From <= offsets < To; holes are legal.
@@ -182,9 +182,9 @@ type Owner struct {
 	At       time.Time `json:"at"`
 }
 
-// Consumer is what is recorded of a consumer when it starts, so that a change is
+// Record is what is kept of a consumer when it starts, so that a change is
 // noticed.
-type Consumer struct {
+type Record struct {
 	Name    string
 	Cluster string
 	Topics  []string
@@ -222,7 +222,7 @@ type Registration struct {
 type Store[T any] interface {
 	// Open records the consumer, or compares it with what is recorded. A
 	// difference is a [ChangedError].
-	Open(ctx context.Context, c Consumer) (Registration, error)
+	Open(ctx context.Context, c Record) (Registration, error)
 
 	// Introduce hands decide all rows of the topic, under one lock per consumer
 	// and topic, and writes the rows that it answers with, in one transaction.
@@ -293,10 +293,6 @@ type Tx[T any] interface {
 	// Failed says, without asking the database, whether a statement has failed in
 	// this transaction, so that no later one can succeed.
 	Failed() bool
-
-	// Check makes everything that would fail at COMMIT fail now, deferred
-	// constraints too, and finds failed statements whose errors were swallowed.
-	Check(ctx context.Context) error
 
 	// Commit moves the watermarks, adds to the accounts and commits. If it
 	// answers an error of class ClassAmbiguous the transaction may have been
@@ -374,8 +370,10 @@ type Event struct {
 // Effect is what a route does with messages: a handler, or rows of a table.
 type Effect[T any] interface {
 	// Decode looks at messages once, before any transaction and perhaps on
-	// another goroutine, and fills ID, Digest, Load or Err of each item. IDs by
-	// the consumer's rule are set already unless the effect brings its own.
+	// another goroutine than Apply, but never beside another Decode. It fills ID,
+	// Digest, Load or Err of each item. IDs by the consumer's rule are set already
+	// unless the effect brings its own. A Load of an earlier message may be found
+	// in the item, and used again: the two are never in use together.
 	Decode(items []Item)
 
 	// Apply makes the effects of the items, which are fresh and in order. It may

@@ -1,0 +1,263 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"sort"
+	"time"
+
+	"github.com/semelhq/semel"
+)
+
+// prove claims every partition that is due, and seeks to what the claims say.
+func (l *lane[T]) prove(ctx context.Context) error {
+	todo := l.unproven()
+	if len(todo) == 0 {
+		return nil
+	}
+	ws, err := l.witnesses(ctx, todo)
+	if err != nil {
+		return err
+	}
+	if again(todo) {
+		// Only a member of the group claims again; a zombie waits until the broker
+		// tells it what it has lost.
+		if err := l.cfg.Source.Confirm(ctx); err != nil {
+			l.log.Info("not confirmed as a member of the group", "error", err)
+			for _, p := range todo {
+				p.due.after(100*time.Millisecond, 2*time.Second)
+			}
+			return nil
+		}
+	}
+	byTopic := make(map[string][]Witness)
+	for _, w := range ws {
+		byTopic[w.Topic] = append(byTopic[w.Topic], w)
+	}
+	for topic, ws := range byTopic {
+		if err := l.introduce(ctx, topic, ws); err != nil {
+			return err
+		}
+	}
+	var marks []Mark
+	for _, p := range todo {
+		w, ok := find(byTopic[p.Topic], p.Partition)
+		if !ok { // deleted a moment ago
+			p.due.after(time.Second, 10*time.Second)
+			continue
+		}
+		row, err := l.claim(ctx, p, w)
+		switch {
+		case halted(err):
+			return err
+		case errors.Is(err, errStale), errors.Is(err, ErrNoRow), err != nil && l.cfg.Store.Class(err) == ClassConflict:
+			l.log.Info("claim tried again", "topic", p.Topic, "partition", p.Number, "error", err)
+			p.due.after(50*time.Millisecond, 2*time.Second)
+			continue
+		case err != nil:
+			return err
+		}
+		l.claimed(p, row, w)
+		marks = append(marks, Mark{p.Partition, row.Next})
+	}
+	if len(marks) == 0 {
+		return nil
+	}
+	if err := l.cfg.Source.Seek(ctx, marks); err != nil {
+		return &brokerError{err}
+	}
+	for _, m := range marks {
+		p := l.parts[m.Partition]
+		p.proven, p.due, p.moved = true, due{}, true
+	}
+	l.outage = outage{}
+	l.setState(StateRunning, "")
+	return nil
+}
+
+func (l *lane[T]) unproven() []*part {
+	var todo []*part
+	now := time.Now()
+	for _, p := range l.parts {
+		if !p.proven && !p.due.at.After(now) {
+			todo = append(todo, p)
+		}
+	}
+	sort.Slice(todo, func(i, k int) bool {
+		a, b := todo[i].Partition, todo[k].Partition
+		return a.Topic < b.Topic || a.Topic == b.Topic && a.Number < b.Number
+	})
+	return todo
+}
+
+// again says whether one of them was fenced before.
+func again(todo []*part) bool {
+	for _, p := range todo {
+		if p.due.tries > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *lane[T]) witnesses(ctx context.Context, todo []*part) ([]Witness, error) {
+	var topics []string
+	for _, p := range todo {
+		if len(topics) == 0 || topics[len(topics)-1] != p.Topic {
+			topics = append(topics, p.Topic)
+		}
+	}
+	ws, err := l.cfg.Source.Witness(ctx, topics)
+	if err != nil {
+		return nil, &brokerError{err}
+	}
+	return ws, nil
+}
+
+func find(ws []Witness, p semel.Partition) (Witness, bool) {
+	for _, w := range ws {
+		if w.Partition == p {
+			return w, true
+		}
+	}
+	return Witness{}, false
+}
+
+func (l *lane[T]) judge() judge {
+	return judge{
+		consumer: l.cfg.Consumer, database: l.reg.Database,
+		byPlace: l.cfg.Memory == MemoryPosition,
+		forgets: l.cfg.Memory == MemoryInbox, window: l.cfg.Window,
+		gapHalts: l.cfg.OnGap == GapHalt, accept: l.cfg.AcceptChange,
+	}
+}
+
+// introduce writes the rows of all partitions of a topic and has the broker
+// accept a signed ack of each before any batch begins. (Else a restore to before
+// this moment, with `start: latest`, begins at the new end.) Where every
+// partition's ack is signed by us this was done before.
+func (l *lane[T]) introduce(ctx context.Context, topic string, ws []Witness) error {
+	j := l.judge()
+	var unsigned []Witness
+	for _, w := range ws {
+		_, ours, err := j.ours(w)
+		if err != nil {
+			return err
+		}
+		if !ours {
+			unsigned = append(unsigned, w)
+		}
+	}
+	if len(unsigned) == 0 {
+		return nil
+	}
+	rows, err := l.cfg.Store.Introduce(ctx, topic, func(known []Row) ([]Row, []Event, error) { return j.introduce(known, ws) })
+	if err != nil {
+		return err
+	}
+	var acks []Ack
+	for _, r := range rows {
+		w, ok := find(unsigned, r.Partition)
+		if !ok || w.Acked >= 0 && w.Acked != r.Adopted && !j.accept || r.TopicID != w.TopicID {
+			continue // its claim decides
+		}
+		acks = append(acks, l.ack(r.Partition, r.TopicID, r.Start, r.Next))
+	}
+	if len(acks) == 0 {
+		return nil
+	}
+	if err := l.cfg.Source.Sign(ctx, acks); err != nil {
+		return &brokerError{err}
+	}
+	return nil
+}
+
+func (l *lane[T]) ack(p semel.Partition, id semel.TopicID, first, next int64) Ack {
+	n := note{database: l.reg.Database, consumer: l.cfg.Consumer, topicID: id, first: first}
+	return Ack{Mark: Mark{p, next}, Note: n.String()}
+}
+
+// claim claims one partition and looks whether its log was cut.
+func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
+	j := l.judge()
+	owner := l.owner
+	owner.Member, owner.Instance = l.cfg.Source.Member()
+	owner.At = time.Now().UTC()
+	claim := func(decide func(Row, Witness) (Row, []Event, error)) (Row, Row, error) {
+		var before Row
+		row, err := l.cfg.Store.Claim(ctx, p.Partition, owner, func(r Row) (Row, []Event, error) {
+			before = r
+			return decide(r, w)
+		})
+		return row, before, err
+	}
+	row, before, err := claim(j.claim)
+	if errors.Is(err, ErrNoRow) {
+		// the broker has our signature and the database no row: it went back
+		ws, err := l.cfg.Source.Witness(ctx, []string{p.Topic})
+		if err != nil {
+			return Row{}, &brokerError{err}
+		}
+		if _, err := l.cfg.Store.Introduce(ctx, p.Topic, func(known []Row) ([]Row, []Event, error) { return j.introduce(known, ws) }); err != nil {
+			return Row{}, err
+		}
+		if w, _ = find(ws, p.Partition); w.Topic == "" {
+			return Row{}, ErrNoRow
+		}
+		row, before, err = claim(j.claim)
+		if err != nil {
+			return Row{}, err
+		}
+	}
+	if errors.Is(err, errStale) {
+		// further than the log was a moment ago: somebody wrote on, or it was cut
+		ws, err := l.cfg.Source.Witness(ctx, []string{p.Topic})
+		if err != nil {
+			return Row{}, &brokerError{err}
+		}
+		if w, _ = find(ws, p.Partition); w.Topic == "" || before.Next <= w.End {
+			return Row{}, errStale
+		}
+		row = before
+	} else if err != nil {
+		return Row{}, err
+	}
+	at, cut, err := cutAt(row, w, func(epoch int32) (EpochEnd, error) {
+		e, err := l.cfg.Source.EpochEnd(ctx, p.Partition, epoch)
+		if err != nil {
+			err = &brokerError{err}
+		}
+		return e, err
+	})
+	switch {
+	case halted(err) && j.accept:
+		at, cut = w.End, true
+	case err != nil:
+		return Row{}, err
+	}
+	if !cut {
+		if row.Next > w.End {
+			return Row{}, errStale
+		}
+		return row, nil
+	}
+	// Whoever lowers a row does it as a claim: under one token the position only
+	// rises. (Else: cut, then the database goes back to a higher place under the
+	// same token, and nobody notices.)
+	row, _, err = claim(func(r Row, _ Witness) (Row, []Event, error) { return j.cut(r, min(at, r.Next)) })
+	return row, err
+}
+
+// claimed takes a row into the lane's picture.
+func (l *lane[T]) claimed(p *part, row Row, w Witness) {
+	p.claim, p.first, p.next, p.end = row.Claim, row.Start, row.Next, w.Stable
+	o := l.cfg.Observe
+	tell(o.Claimed, row)
+	if n := row.Next - w.Acked; w.Acked >= 0 && n > 0 {
+		tell2(o.Redelivered, p.Partition, n)
+	}
+	if o.Moved != nil {
+		o.Moved(Mark{p.Partition, row.Next}, w.Stable, time.Time{})
+	}
+	l.log.Info("claimed", "topic", p.Topic, "partition", p.Number, "generation", row.Generation, "next", row.Next)
+}

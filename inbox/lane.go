@@ -1,0 +1,472 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/semelhq/semel"
+)
+
+// aheadOfBatch is how many batches one delivery may hold: while one is written
+// the next is decoded.
+const aheadOfBatch = 4
+
+// lane is the loop. All its state belongs to the goroutine of run.
+type lane[T any] struct {
+	cfg      Config[T]
+	effect   Effect[T]
+	draining <-chan struct{}
+	log      *slog.Logger
+
+	owner  Owner
+	reg    Registration
+	parts  map[semel.Partition]*part
+	paused bool
+	pace   int // messages a batch, lowered while handlers are slow
+	limit  limit
+	slab   []Item
+	outage outage
+	reread time.Time // of the last Look
+	forgot time.Time // of the last Forget
+	state  State
+}
+
+// outage is a time without database or broker.
+type outage struct {
+	since time.Time
+	tries int
+	left  bool // the group, so that others can take over
+}
+
+// due is a time to try again; the zero value is now.
+type due struct {
+	at    time.Time
+	tries int
+}
+
+func (d *due) after(base, most time.Duration) {
+	d.tries++
+	d.at = time.Now().Add(backoff(base, most, d.tries))
+}
+
+// backoff is base doubled with each try, up to most.
+func backoff(base, most time.Duration, tries int) time.Duration {
+	d := base
+	for i := 1; i < tries && d < most; i++ {
+		d *= 2
+	}
+	return min(d, most)
+}
+
+func newLane[T any](cfg Config[T], effect Effect[T], draining <-chan struct{}) *lane[T] {
+	return &lane[T]{
+		cfg: cfg, effect: effect, draining: draining,
+		log:   cfg.Logger.With("consumer", cfg.Consumer),
+		owner: Self(), parts: make(map[semel.Partition]*part),
+		pace:  cfg.Batch.Messages,
+		limit: newLimit(cfg.OnError.InARow, cfg.OnError.Share),
+	}
+}
+
+func (l *lane[T]) run(ctx context.Context) error {
+	err := l.work(ctx)
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	state, reason := StateStopped, ""
+	if halted(err) {
+		state, reason = StateHalted, err.Error()
+		l.recordHalt(err)
+	}
+	// What is settled is settled: claims are given back and the group is left also
+	// after a halt, so that nobody waits for this member.
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if ctx.Err() == nil {
+		l.release(stop)
+	}
+	l.setState(state, reason)
+	return err
+}
+
+func (l *lane[T]) work(ctx context.Context) error {
+	l.setState(StateStarting, "")
+	if err := l.open(ctx); err != nil || l.drained() {
+		return err
+	}
+	// Poll ends at a drain; transactions don't.
+	polling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-l.draining:
+			cancel()
+		case <-polling.Done():
+		}
+	}()
+	for ctx.Err() == nil && !l.drained() {
+		if err := l.once(ctx, polling); err != nil {
+			if err := l.weather(ctx, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// once is one turn: poll, prove, settle.
+func (l *lane[T]) once(ctx, polling context.Context) error {
+	if l.outage.left {
+		return l.comeBack(ctx)
+	}
+	d, err := l.poll(polling)
+	if err != nil {
+		return &brokerError{err}
+	}
+	l.assigned(d)
+	if err := l.look(ctx); err != nil {
+		return err
+	}
+	if l.paused {
+		return nil
+	}
+	if err := l.prove(ctx); err != nil {
+		return err
+	}
+	if err := l.settle(ctx, d.Runs); err != nil {
+		return err
+	}
+	if len(d.Runs) == 0 {
+		return l.forget(ctx)
+	}
+	return nil
+}
+
+// poll waits for messages no longer than until something else is due.
+func (l *lane[T]) poll(ctx context.Context) (Delivery, error) {
+	wait := l.cfg.Reread
+	want := 0
+	for _, p := range l.parts {
+		if p.proven {
+			want = l.pace * aheadOfBatch
+		} else {
+			wait = min(wait, max(time.Until(p.due.at), 0))
+		}
+	}
+	if l.paused {
+		want, wait = 0, min(l.cfg.Reread, time.Second)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return l.cfg.Source.Poll(ctx, want)
+}
+
+// assigned takes the delivery's changes into the lane's picture.
+func (l *lane[T]) assigned(d Delivery) {
+	for _, p := range d.Lost {
+		if _, ok := l.parts[p]; ok {
+			delete(l.parts, p)
+			l.log.Info("partition lost", "topic", p.Topic, "partition", p.Number)
+			tell(l.cfg.Observe.Dropped, p)
+		}
+	}
+	for _, p := range d.Gained {
+		l.parts[p] = &part{Partition: p, end: -1}
+	}
+	for _, p := range d.Doubted {
+		if part := l.parts[p]; part != nil {
+			part.proven = false
+		}
+	}
+}
+
+// open makes the consumer known and clears the remains of dead predecessors.
+func (l *lane[T]) open(ctx context.Context) error {
+	for {
+		err := l.tryOpen(ctx)
+		if err == nil {
+			return nil
+		}
+		if err := l.weather(ctx, err); err != nil {
+			return err
+		}
+		if ctx.Err() != nil || l.drained() {
+			return nil
+		}
+	}
+}
+
+func (l *lane[T]) tryOpen(ctx context.Context) error {
+	cluster, err := l.cfg.Source.Cluster(ctx)
+	if err != nil {
+		return &brokerError{err}
+	}
+	l.reg, err = l.cfg.Store.Open(ctx, Record{
+		Name: l.cfg.Consumer, Cluster: cluster, Topics: l.cfg.Source.Topics(),
+		IDRule: l.cfg.idRule(), Target: l.cfg.Target,
+		Memory: l.cfg.Memory, Window: l.cfg.Window, AcceptChange: l.cfg.AcceptChange,
+	})
+	if err != nil {
+		return err
+	}
+	l.paused = l.reg.Paused
+	look, err := l.cfg.Store.Look(ctx, nil)
+	if err != nil {
+		return err
+	}
+	var dead []string
+	for _, r := range look.Rows {
+		if o := r.Owner; o != nil && o.Member != "" && o.Dead() && !slices.Contains(dead, o.Member) {
+			dead = append(dead, o.Member)
+		}
+	}
+	if len(dead) > 0 {
+		// The killed process lives on at the broker until its session ends, and
+		// the group would wait for it.
+		l.log.Info("a predecessor on this host is dead: its members leave the group", "members", len(dead))
+		if err := l.cfg.Source.Evict(ctx, dead); err != nil {
+			return &brokerError{err}
+		}
+	}
+	return nil
+}
+
+// look reads rows of partitions without an advance again: nothing else would
+// notice a database that went back.
+func (l *lane[T]) look(ctx context.Context) error {
+	every := l.cfg.Reread
+	if l.paused {
+		every = min(every, time.Second)
+	}
+	if time.Since(l.reread) < every {
+		return nil
+	}
+	var ps []semel.Partition
+	for p, part := range l.parts {
+		if part.proven && !part.moved {
+			ps = append(ps, p)
+		}
+		part.moved = false
+	}
+	look, err := l.cfg.Store.Look(ctx, ps)
+	if err != nil {
+		return err
+	}
+	l.reread = time.Now()
+	l.outage = outage{}
+	rows := make(map[semel.Partition]*Row, len(look.Rows))
+	for i := range look.Rows {
+		rows[look.Rows[i].Partition] = &look.Rows[i]
+	}
+	for _, p := range ps {
+		part := l.parts[p]
+		if m, ok := part.compare(rows[p]); !ok {
+			l.fenced(&FencedError{Mismatches: []Mismatch{m}})
+		}
+	}
+	l.pause(look.Paused, look.Reason)
+	return nil
+}
+
+// compare holds a row against what this lane believes of it.
+func (p *part) compare(r *Row) (Mismatch, bool) {
+	m := Mismatch{Partition: p.Partition, From: p.next, Row: r}
+	if r == nil {
+		return m, false
+	}
+	m.Mine = r.Token == p.claim.Token && r.TopicID == p.claim.TopicID
+	return m, m.Mine && r.Next == p.next
+}
+
+func (l *lane[T]) pause(paused bool, reason string) {
+	if paused {
+		for _, p := range l.parts {
+			l.unprove(p)
+		}
+		l.setState(StatePaused, reason)
+	}
+	l.paused = paused
+}
+
+// unprove stops fetching a partition until it is proved again.
+func (l *lane[T]) unprove(p *part) {
+	p.proven = false
+	l.cfg.Source.Hold([]semel.Partition{p.Partition})
+}
+
+// fenced is the one answer to every mismatch: prove again.
+func (l *lane[T]) fenced(e *FencedError) {
+	for _, m := range e.Mismatches {
+		tell(l.cfg.Observe.Fenced, m)
+		l.log.Warn("the row is not what this process left", "topic", m.Topic, "partition", m.Number, "kind", m.Kind(), "from", m.From)
+		if p := l.parts[m.Partition]; p != nil {
+			l.unprove(p)
+			if m.Kind() == "fenced" {
+				p.due.after(50*time.Millisecond, 2*time.Second)
+			}
+		}
+	}
+}
+
+// weather handles what ended a turn: nil means that the loop goes on.
+func (l *lane[T]) weather(ctx context.Context, err error) error {
+	var fenced *FencedError
+	var broker *brokerError
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case halted(err):
+		return err
+	case errors.As(err, &fenced):
+		l.fenced(fenced)
+		return nil
+	case errors.As(err, &broker):
+		tell2(l.cfg.Observe.Error, ClassOutage, err)
+		return l.wait(ctx, err, "broker")
+	}
+	what := "database"
+	if f := asFailure(err); f != nil { // an outage met inside a transaction
+		what = f.source
+	} else {
+		class := l.cfg.Store.Class(err)
+		tell2(l.cfg.Observe.Error, class, err)
+		if class == ClassRoute || class == ClassPoison {
+			return &HaltError{Kind: "store", Why: err.Error(), Err: err}
+		}
+	}
+	for _, p := range l.parts {
+		l.unprove(p)
+	}
+	return l.wait(ctx, err, what)
+}
+
+// wait sits out an outage, with a place in the group while that helps.
+func (l *lane[T]) wait(ctx context.Context, err error, what string) error {
+	now := time.Now()
+	if l.outage.since.IsZero() {
+		l.outage.since = now
+		l.log.Warn(what+" can't be used: waiting", "error", err)
+	}
+	l.outage.tries++
+	l.setState(StateOutage, what+": "+err.Error())
+	pause := backoff(50*time.Millisecond, 2*time.Second, l.outage.tries)
+	for _, p := range l.parts {
+		p.due.at = now.Add(pause)
+	}
+	if what == "database" && !l.outage.left && now.Sub(l.outage.since) > l.cfg.CutOff {
+		l.log.Warn("no database for too long: leaving the group, so that a member that has one can take over")
+		if err := l.cfg.Source.Leave(ctx); err == nil {
+			l.outage.left = true
+			for p := range l.parts {
+				tell(l.cfg.Observe.Dropped, p)
+			}
+			clear(l.parts)
+		}
+	}
+	if len(l.parts) > 0 && what != "broker" {
+		return nil // Poll waits, and lets rebalances through
+	}
+	select {
+	case <-ctx.Done():
+	case <-l.draining:
+	case <-time.After(pause):
+	}
+	return nil
+}
+
+// comeBack asks for the database from outside the group.
+func (l *lane[T]) comeBack(ctx context.Context) error {
+	if _, err := l.cfg.Store.Look(ctx, nil); err != nil {
+		return err
+	}
+	l.outage = outage{}
+	return nil
+}
+
+// forget lets the inbox drop what its window no longer covers.
+func (l *lane[T]) forget(ctx context.Context) error {
+	if l.cfg.Memory != MemoryInbox || time.Since(l.forgot) < time.Minute {
+		return nil
+	}
+	more, err := l.cfg.Store.Forget(ctx)
+	if err != nil {
+		return err
+	}
+	if !more {
+		l.forgot = time.Now()
+	}
+	return nil
+}
+
+// release gives claims back and leaves the group, as well as can be.
+func (l *lane[T]) release(ctx context.Context) {
+	var claims []Claim
+	for _, p := range l.parts {
+		if p.claim.Token != (Token{}) {
+			claims = append(claims, p.claim)
+		}
+	}
+	if err := l.cfg.Store.Release(ctx, claims); err != nil {
+		l.log.Warn("claims could not be released", "error", err)
+	}
+	if err := l.cfg.Source.Leave(ctx); err != nil {
+		l.log.Warn("the group could not be left", "error", err)
+	}
+}
+
+func (l *lane[T]) recordHalt(err error) {
+	ev := Event{Kind: "halt", Detail: map[string]any{"why": err.Error()}}
+	var h *HaltError
+	if errors.As(err, &h) {
+		ev.Partition = h.Partition
+		ev.Detail["kind"], ev.Detail["hint"] = h.Kind, h.Hint
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := l.cfg.Store.Record(ctx, []Event{ev}); err != nil {
+		l.log.Warn("the halt could not be recorded", "error", err)
+	}
+	l.log.Error("halted", "error", err)
+}
+
+func (l *lane[T]) setState(s State, reason string) {
+	if l.state == s {
+		return
+	}
+	l.state = s
+	l.log.Info("state", "state", string(s), "reason", reason)
+	tell2(l.cfg.Observe.State, s, reason)
+}
+
+func (l *lane[T]) drained() bool {
+	select {
+	case <-l.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// halted says whether err is one that a person has to decide about.
+func halted(err error) bool {
+	var h *HaltError
+	var c *ChangedError
+	return errors.As(err, &h) || errors.As(err, &c)
+}
+
+// brokerError is an error of the source.
+type brokerError struct{ err error }
+
+func (e *brokerError) Error() string { return e.err.Error() }
+func (e *brokerError) Unwrap() error { return e.err }
+
+// idRule is the rule's name as it is recorded.
+func (c *Config[T]) idRule() string {
+	if c.ID.ByPosition() && c.OwnIDs {
+		return c.ID.Name
+	}
+	return c.ID.String()
+}
