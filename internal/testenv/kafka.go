@@ -1,10 +1,12 @@
 package testenv
 
 import (
+	"context"
 	"crypto/rand"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -49,7 +51,7 @@ func Brokers(t testing.TB) []string {
 // Topic creates a topic on the broker of [Kafka] under a name of its own, and deletes it when the test ends.
 func Topic(t testing.TB, partitions int32) string {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(Brokers(t)...))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(Brokers(t)...), kgo.MetadataMinAge(10*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +59,7 @@ func Topic(t testing.TB, partitions int32) string {
 	ctx, cancel := timeout()
 	defer cancel()
 	name := Unique(t)
-	if _, err := adm.CreateTopic(ctx, partitions, 1, nil, name); err != nil {
+	if err := createTopic(ctx, adm, name, partitions); err != nil {
 		cl.Close()
 		if RealKafka() {
 			t.Fatalf("no topic on SEMEL_TEST_KAFKA=%s; `make test-kafka` starts one and tests against it: %v", Kafka(t), err)
@@ -71,6 +73,33 @@ func Topic(t testing.TB, partitions int32) string {
 		adm.DeleteTopic(ctx, name) // best effort: the test may have deleted it, or killed the broker
 	})
 	return name
+}
+
+// createTopic returns when the topic can be used: a real broker says it is made before it knows its leaders.
+func createTopic(ctx context.Context, adm *kadm.Client, name string, partitions int32) error {
+	if _, err := adm.CreateTopic(ctx, partitions, -1, nil, name); err != nil {
+		return err
+	}
+	for {
+		topics, err := adm.ListTopics(ctx, name)
+		if err != nil {
+			return err
+		}
+		led := 0
+		for _, p := range topics[name].Partitions {
+			if p.Err == nil && p.Leader >= 0 {
+				led++
+			}
+		}
+		if led == int(partitions) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // Unique returns a name for a topic, group or consumer that no other test has.

