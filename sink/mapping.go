@@ -1,0 +1,344 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/semelhq/semel"
+)
+
+// KeyFormat says how a message's key is read.
+type KeyFormat uint8
+
+const (
+	// KeyText: the key is text, and must be valid UTF-8 where it is used.
+	KeyText KeyFormat = iota
+	// KeyJSON: the key is a JSON text of any kind; key.a selects a field.
+	KeyJSON
+	// KeyRaw: the key is bytes.
+	KeyRaw
+)
+
+// Column is a column of the target and what it takes.
+type Column struct {
+	Name string
+	From Path
+}
+
+// ByName maps every column to the field of the same name.
+func ByName(columns []string) []Column {
+	cs := make([]Column, len(columns))
+	for i, c := range columns {
+		cs[i] = Column{Name: c, From: Path{Root: RootValue, Names: []string{c}}}
+	}
+	return cs
+}
+
+// MappingConfig says what a row is made of.
+type MappingConfig struct {
+	// Columns of the row, in order; see [ByName]. Several may take the same.
+	Columns []Column
+	// KeyFormat is how `key` is read.
+	KeyFormat KeyFormat
+	// ID are the fields that identify a message; none if something else does.
+	ID []Path
+	// TopicInID makes the topic a part of such IDs. Set it where a consumer
+	// reads several topics: equal numbers of two topics are two messages.
+	TopicInID bool
+	// KeyColumns are the target's key. A message without a value has no fields:
+	// its key columns come from the message's key. Each must be one of Columns;
+	// none if tombstones don't matter.
+	KeyColumns []string
+}
+
+// Mapping reads messages into rows. It is made once for a route, doesn't change,
+// and may be used from several goroutines.
+type Mapping struct {
+	columns   []Column
+	id        []int // slots of the fields of the ID
+	idPaths   []Path
+	topicInID bool
+	keyFormat KeyFormat
+
+	slots    int
+	value    *tree // nil if no field of the value is taken
+	key      *tree // with KeyJSON, nil if nothing is taken
+	plain    []plainSource
+	copies   [][2]int // slot, and the slot that it equals
+	whole    bool     // the whole value is taken: no field is unknown
+	tombKey  *tree    // of a tombstone
+	tombCols []int
+	scanners sync.Pool
+}
+
+// plainSource is a slot that takes what is not JSON.
+type plainSource struct {
+	slot int
+	from Path
+}
+
+// NewMapping checks the configuration. Its errors are the caller's mistake, not
+// a message's.
+func NewMapping(cfg MappingConfig) (*Mapping, error) {
+	m := &Mapping{
+		columns: cfg.Columns, idPaths: cfg.ID, topicInID: cfg.TopicInID,
+		keyFormat: cfg.KeyFormat, value: newTree("value"),
+	}
+	names := map[string]int{}
+	for i, c := range cfg.Columns {
+		if _, twice := names[c.Name]; twice {
+			return nil, fmt.Errorf("column %q twice", c.Name)
+		}
+		names[c.Name] = i
+		if err := m.take(c.From); err != nil {
+			return nil, fmt.Errorf("column %q: %w", c.Name, err)
+		}
+	}
+	for _, p := range cfg.ID {
+		m.id = append(m.id, m.slots)
+		if err := m.take(p); err != nil {
+			return nil, fmt.Errorf("message ID: %w", err)
+		}
+	}
+	for _, k := range cfg.KeyColumns {
+		i, ok := names[k]
+		if !ok {
+			return nil, fmt.Errorf("key column %q takes nothing from the message", k)
+		}
+		m.tombCols = append(m.tombCols, i)
+	}
+	if cfg.KeyFormat == KeyJSON {
+		m.tombKey = newTree("key")
+		for _, i := range m.tombCols {
+			m.tombKey.add(Path{Root: RootKey, Names: []string{cfg.Columns[i].Name}}, i)
+		}
+	}
+	nodes := m.value.nodes
+	if m.key != nil {
+		nodes = max(nodes, m.key.nodes)
+	}
+	if m.tombKey != nil {
+		nodes = max(nodes, m.tombKey.nodes)
+	}
+	m.scanners.New = func() any {
+		s := &scanners{value: newScanner(nodes)}
+		if cfg.KeyFormat == KeyJSON {
+			s.key, s.tombKey = newScanner(nodes), newScanner(nodes)
+		}
+		return s
+	}
+	return m, nil
+}
+
+// scanners learn the order of names in one kind of text each.
+type scanners struct{ value, key, tombKey *scanner }
+
+// take gives the next slot to a path.
+func (m *Mapping) take(p Path) error {
+	slot := m.slots
+	m.slots++
+	switch p.Root {
+	case 0:
+		return errors.New("no expression")
+	case RootValue:
+		if len(p.Names) == 0 {
+			m.whole = true
+		}
+		m.same(slot, m.value.add(p, slot))
+	case RootKey:
+		switch {
+		case m.keyFormat == KeyJSON:
+			if m.key == nil {
+				m.key = newTree("key")
+			}
+			m.same(slot, m.key.add(p, slot))
+		case len(p.Names) > 0:
+			return fmt.Errorf("%s selects a field of the key, which needs key_format json", p)
+		default:
+			m.plain = append(m.plain, plainSource{slot, p})
+		}
+	default:
+		m.plain = append(m.plain, plainSource{slot, p})
+	}
+	return nil
+}
+
+func (m *Mapping) same(slot, first int) {
+	if slot != first {
+		m.copies = append(m.copies, [2]int{slot, first})
+	}
+}
+
+// Columns are the columns of each row, in order. The caller doesn't change them.
+func (m *Mapping) Columns() []Column { return m.columns }
+
+// ColumnOf is the first column that takes exactly this path, or -1.
+func (m *Mapping) ColumnOf(p Path) int {
+	for i, c := range m.columns {
+		if c.From.Equal(p) {
+			return i
+		}
+	}
+	return -1
+}
+
+// Row is what a message says about a row. Its values point into the message.
+type Row struct {
+	// Values has one for each column of the mapping, in order.
+	Values []Value
+	// UnknownFields counts the top-level fields of the value that nothing takes.
+	UnknownFields int
+	// Tombstone: the message has no value, hence no fields; only what comes from
+	// elsewhere is set, and the key columns.
+	Tombstone bool
+
+	all []Value // Values, and after them the fields of the ID
+}
+
+// NewRows makes rows for a batch, to be filled again and again, in one piece of
+// memory.
+func (m *Mapping) NewRows(n int) []Row {
+	rows := make([]Row, n)
+	values := make([]Value, n*m.slots)
+	for i := range rows {
+		rows[i].all = values[i*m.slots : (i+1)*m.slots : (i+1)*m.slots]
+	}
+	return rows
+}
+
+// Decode fills the row, which may be a used one or the zero Row. Its error is a
+// *DecodeError; the row is worth nothing then.
+func (m *Mapping) Decode(msg *semel.Message, row *Row) error {
+	if len(row.all) != m.slots {
+		row.all = make([]Value, m.slots)
+	} else {
+		clear(row.all)
+	}
+	n := len(m.columns)
+	row.Values = row.all[:n:n]
+	row.UnknownFields, row.Tombstone = 0, msg.Value == nil
+
+	s := m.scanners.Get().(*scanners)
+	err := m.decode(msg, row, s)
+	m.scanners.Put(s)
+	return err
+}
+
+func (m *Mapping) decode(msg *semel.Message, row *Row, s *scanners) error {
+	if !row.Tombstone {
+		if err := s.value.scan(msg.Value, m.value, row.all, true); err != nil {
+			return err
+		}
+		if !m.whole {
+			row.UnknownFields = s.value.unknown
+		}
+	}
+	if m.key != nil && msg.Key != nil {
+		if err := s.key.scan(msg.Key, m.key, row.all, false); err != nil {
+			return err
+		}
+	} else if m.key != nil && m.key.root.slot >= 0 {
+		row.all[m.key.root.slot] = Value{Kind: Null}
+	}
+	for _, c := range m.copies {
+		row.all[c[0]] = row.all[c[1]]
+	}
+	for _, p := range m.plain {
+		v, err := m.plainValue(msg, p.from)
+		if err != nil {
+			return err
+		}
+		row.all[p.slot] = v
+	}
+	if row.Tombstone {
+		return m.tombstone(msg, row, s)
+	}
+	return nil
+}
+
+func (m *Mapping) plainValue(msg *semel.Message, p Path) (Value, error) {
+	switch p.Root {
+	case RootKey:
+		return m.keyValue(msg)
+	case RootHeaders:
+		v, ok := msg.Header(p.Names[0])
+		switch {
+		case !ok:
+			return Value{}, nil
+		case v == nil:
+			return Value{Kind: Null}, nil
+		case !utf8.Valid(v):
+			return Value{}, &DecodeError{Class: ClassValue, Field: p.String(), Why: "not valid UTF-8"}
+		}
+		return TextValue(v), nil
+	case RootTimestamp:
+		return TimeValue(msg.Timestamp), nil
+	case RootTopic:
+		return TextValue([]byte(msg.Topic)), nil
+	case RootPartition:
+		return IntValue(int64(msg.Partition)), nil
+	}
+	return IntValue(msg.Offset), nil
+}
+
+// keyValue is a key that is text or bytes.
+func (m *Mapping) keyValue(msg *semel.Message) (Value, error) {
+	switch {
+	case msg.Key == nil:
+		return Value{Kind: Null}, nil
+	case m.keyFormat == KeyRaw:
+		return BytesValue(msg.Key), nil
+	case !utf8.Valid(msg.Key):
+		return Value{}, &DecodeError{Class: ClassValue, Field: "key", Why: "not valid UTF-8"}
+	}
+	return TextValue(msg.Key), nil
+}
+
+// tombstone sets the key columns from the message's key: its fields by name, or
+// the key itself if there is one column.
+func (m *Mapping) tombstone(msg *semel.Message, row *Row, s *scanners) error {
+	if len(m.tombCols) == 0 {
+		return nil
+	}
+	if msg.Key == nil {
+		return &DecodeError{
+			Class: ClassMissingID, Field: "key", Why: "neither key nor value",
+			Err: semel.ErrMissingID,
+		}
+	}
+	if m.keyFormat != KeyJSON {
+		if len(m.tombCols) > 1 {
+			return &DecodeError{
+				Class: ClassValue, Field: "key",
+				Why: fmt.Sprintf("one key for %d key columns; key_format json has fields", len(m.tombCols)),
+			}
+		}
+		v, err := m.keyValue(msg)
+		row.Values[m.tombCols[0]] = v
+		return err
+	}
+	for _, i := range m.tombCols {
+		row.Values[i] = Value{}
+	}
+	// The key as a whole is read, whatever it is.
+	var whole [1]Value
+	if err := s.tombKey.scan(msg.Key, wholeKey, whole[:], false); err != nil {
+		return err
+	}
+	if whole[0].Kind == Object {
+		return s.tombKey.scan(msg.Key, m.tombKey, row.all, true)
+	}
+	if len(m.tombCols) > 1 {
+		return &DecodeError{Class: ClassValue, Field: "key", Why: "not an object but " + whole[0].Kind.article()}
+	}
+	row.Values[m.tombCols[0]] = whole[0]
+	return nil
+}
+
+var wholeKey = func() *tree {
+	t := newTree("key")
+	t.add(Path{Root: RootKey}, 0)
+	return t
+}()
