@@ -1,0 +1,290 @@
+// Package config reads the daemon's file: strictly, all mistakes at once, each
+// with its line, its column and the nearest right name. What belongs to a later
+// version is refused by name and never accepted and ignored.
+//
+// It checks what the file alone can tell. Whatever needs a broker or a database
+// is checked by others, who say where in the file it went wrong with
+// [File.ErrorAt].
+package config
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/semelhq/semel/sink"
+)
+
+// File is a whole file, complete with defaults.
+type File struct {
+	// Name is the path as it was given.
+	Name          string
+	Kafka         Kafka
+	Database      Database
+	Memory        int64 // bytes, for everything fetched and not yet written
+	Server        Server
+	ShutdownGrace time.Duration
+	Routes        []Route
+
+	at map[string]pos
+}
+
+// Kafka says how to reach the brokers.
+type Kafka struct {
+	Brokers []string
+	TLS     *TLS  // nil: no TLS
+	SASL    *SASL // nil: none
+}
+
+// TLS names files, as they were written: relative to the working directory. None
+// has to be given: the machine's roots are used, and no client certificate.
+type TLS struct{ CA, Cert, Key string }
+
+// SASL proves who we are. Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+type SASL struct {
+	Mechanism string
+	User      string
+	Password  Secret
+}
+
+// Database says how to reach PostgreSQL and where our own tables are.
+type Database struct {
+	URL               Secret // a URL or key=value words; may hold a password
+	Password          Secret // instead of the one in URL, if set
+	Schema            string
+	SynchronousCommit bool
+}
+
+// Server is the listener of health and metrics.
+type Server struct {
+	Listen string // "": off
+}
+
+// Route is the way of some topics into a table.
+type Route struct {
+	Name        string
+	Consumer    string
+	From        From
+	Guarantee   Guarantee
+	ID          ID
+	OnMissingID OnMissingID
+	OnCollision OnCollision
+	OnGap       OnGap
+	To          To
+	Batch       Batch
+	Inbox       Inbox
+	OnError     OnError
+	DeadLetters DeadLetters
+
+	// Path is the route's place in the file, "routes[0]", for [File.ErrorAt].
+	Path string
+}
+
+// From says what a route reads.
+type From struct {
+	Topics         []string
+	Start          Start
+	Group          string
+	Concurrency    int // lanes in this process
+	KeyFormat      sink.KeyFormat
+	InstanceID     string // static membership; "": none
+	SessionTimeout time.Duration
+}
+
+// Start is where a consumer without a watermark begins.
+type Start struct {
+	Mode StartMode
+	Time time.Time // with StartTime
+}
+
+// StartMode is one of the ways to begin.
+type StartMode string
+
+const (
+	StartGroup    StartMode = "group" // at the group's offset, else the earliest
+	StartEarliest StartMode = "earliest"
+	StartLatest   StartMode = "latest"
+	StartTime     StartMode = "time"
+)
+
+// String is the way as the file has it.
+func (s Start) String() string {
+	if s.Mode == StartTime {
+		return s.Time.Format(time.RFC3339Nano)
+	}
+	return string(s.Mode)
+}
+
+// The words below are those of the file.
+type (
+	Guarantee     string
+	OnMissingID   string
+	OnCollision   string
+	OnGap         string
+	Write         string
+	OnExists      string
+	OnNUL         string
+	Tombstone     string
+	UnknownFields string
+	Then          string
+)
+
+const (
+	EffectivelyOnce Guarantee = "effectively-once"
+	AtLeastOnce     Guarantee = "at-least-once"
+
+	MissingIDDeadLetter OnMissingID = "dead-letter"
+	MissingIDPosition   OnMissingID = "position"
+	MissingIDHalt       OnMissingID = "halt"
+
+	CollisionDeadLetter OnCollision = "dead-letter"
+	CollisionDuplicate  OnCollision = "duplicate"
+	CollisionHalt       OnCollision = "halt"
+
+	GapGoOn OnGap = "go-on"
+	GapHalt OnGap = "halt"
+
+	Append Write = "append"
+	Insert Write = "insert"
+	Upsert Write = "upsert"
+
+	ExistsDuplicate  OnExists = "duplicate"
+	ExistsDeadLetter OnExists = "dead-letter"
+
+	NULDeadLetter OnNUL = "dead-letter"
+	NULStrip      OnNUL = "strip"
+
+	TombstoneIgnore     Tombstone = "ignore"
+	TombstoneDeadLetter Tombstone = "dead-letter"
+
+	UnknownIgnore UnknownFields = "ignore"
+	UnknownHalt   UnknownFields = "halt"
+
+	ThenDeadLetter Then = "dead-letter"
+	ThenHalt       Then = "halt"
+)
+
+// ID says what identifies a message; exactly one of its fields is set.
+type ID struct {
+	Header   string
+	Fields   []sink.Path
+	Key      bool
+	Position bool
+}
+
+// To is the target.
+type To struct {
+	Table      Table
+	Write      Write
+	PrimaryKey []string  // nil: the table's
+	Version    sink.Path // zero: none
+	// Columns in the order of the file; nil: every field with a column of the
+	// same name.
+	Columns       []sink.Column
+	OnExists      OnExists
+	Zone          *time.Location       // of times without one; nil: they are refused
+	Epoch         map[string]EpochUnit // by target column
+	OnNUL         OnNUL
+	UnknownFields UnknownFields
+	Tombstone     Tombstone
+}
+
+// EpochUnit is what a number in a time column counts: s, ms, us or ns.
+type EpochUnit string
+
+// Batch bounds what shares one transaction.
+type Batch struct {
+	Messages     int
+	Bytes        int64
+	Time, Linger time.Duration
+}
+
+// Inbox is the memory of message IDs.
+type Inbox struct {
+	Window time.Duration // 0: the watermark alone
+}
+
+// OnError says what becomes of a message that fails.
+type OnError struct {
+	Then     Then
+	Attempts int
+	Initial  time.Duration // of the back-off
+	Max      time.Duration
+	InARow   int     // so many buried in a row halt the route; 0: no limit
+	Share    float64 // this share of the last thousand as well, 0.05 for 5%; 0: no limit
+}
+
+// DeadLetters says how long they are kept.
+type DeadLetters struct{ Keep time.Duration }
+
+// A Setting stands above the file.
+type Setting func(*reader)
+
+// WithBrokers is used instead of kafka.brokers, which is not even looked at.
+func WithBrokers(list string) Setting { return func(r *reader) { r.brokers = list } }
+
+// WithDatabase is used instead of the database's URL, which is not even looked at.
+func WithDatabase(url string) Setting { return func(r *reader) { r.database = url } }
+
+// Load reads the file with the environment of the process. Mistakes in it are an
+// *Errors.
+func Load(path string, settings ...Setting) (*File, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data, os.LookupEnv, settings...)
+}
+
+// Parse reads a file that is in memory. env gives environment variables and
+// whether they are set. All mistakes are reported at once, as an *Errors.
+func Parse(name string, data []byte, env func(string) (string, bool), settings ...Setting) (*File, error) {
+	r := &reader{
+		file: &File{Name: name, at: map[string]pos{}},
+		env:  env,
+	}
+	for _, s := range settings {
+		s(r)
+	}
+	r.read(data)
+	if err := r.errors(); err != nil {
+		return nil, err
+	}
+	return r.file, nil
+}
+
+// ErrorAt is a mistake at a place of the file, for checks that need more than the
+// file. The path is like routes[0].to.version, where [Route.Path] begins it; of a
+// path that is not in the file the nearest one above is taken.
+func (f *File) ErrorAt(path, what, hint string) *Error {
+	for p := path; ; p = parent(p) {
+		if at, ok := f.at[p]; ok {
+			return &Error{File: f.Name, Line: at.line, Column: at.column, What: path + ": " + what, Hint: hint}
+		}
+		if p == "" {
+			return &Error{File: f.Name, Line: 1, Column: 1, What: path + ": " + what, Hint: hint}
+		}
+	}
+}
+
+func parent(path string) string {
+	for i := len(path) - 1; i > 0; i-- {
+		if path[i] == '.' || path[i] == '[' {
+			return path[:i]
+		}
+	}
+	return ""
+}
+
+// Error is one mistake in a file.
+type Error struct {
+	File         string
+	Line, Column int // from 1
+	What         string
+	Hint         string // what to do about it; often ""
+}
+
+// Error is one line, without the hint.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.What)
+}

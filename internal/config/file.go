@@ -1,0 +1,552 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	_ "time/tzdata" // names of zones mean the same on every machine
+
+	"github.com/semelhq/semel/sink"
+	"go.yaml.in/yaml/v4"
+)
+
+// read reads the whole file into r.file, over the defaults.
+func (r *reader) read(data []byte) {
+	f := r.file
+	f.Database = Database{Schema: "semel", SynchronousCommit: true}
+	f.Memory = 256 << 20
+	f.Server.Listen = "127.0.0.1:8321"
+	f.ShutdownGrace = 25 * time.Second
+	top := r.document(data)
+	if top == nil {
+		return
+	}
+	f.at[""] = pos{top.Line, top.Column}
+	seen := r.object(top, "", fields{
+		"kafka":           r.kafka,
+		"schema_registry": r.later,
+		"database":        r.databaseField,
+		"memory":          r.size(&f.Memory, 1<<20),
+		"server":          r.server,
+		"shutdown_grace":  r.duration(&f.ShutdownGrace, time.Second),
+		"routes":          r.routes,
+		"tests":           r.later,
+	})
+	if r.brokers != "" {
+		f.Kafka.Brokers = r.brokerList(top, "the brokers above the file", r.brokers)
+	} else if seen["kafka"] == nil {
+		r.missing(top, "kafka", "kafka: {brokers: localhost:9092}")
+	}
+	if r.database != "" {
+		f.Database.URL = NewSecret(r.database)
+	} else if seen["database"] == nil {
+		r.missing(top, "database", "database: ${DATABASE_URL}")
+	}
+	if seen["routes"] == nil {
+		r.missing(top, "routes", "")
+	}
+}
+
+func (r *reader) missing(n *yaml.Node, field, like string) {
+	if n.Kind != yaml.MappingNode {
+		return // said already
+	}
+	if like != "" {
+		like = "for example " + like
+	}
+	r.fail(n, field+" is missing", like)
+}
+
+func (r *reader) kafka(n *yaml.Node, at string) {
+	k := &r.file.Kafka
+	seen := r.object(n, at, fields{
+		"brokers": r.brokersField,
+		"tls": func(n *yaml.Node, at string) {
+			k.TLS = &TLS{}
+			seen := r.object(n, at, fields{"ca": r.name(&k.TLS.CA), "cert": r.name(&k.TLS.Cert), "key": r.name(&k.TLS.Key)})
+			if (seen["cert"] == nil) != (seen["key"] == nil) {
+				r.fail(target(n), at+": cert and key belong together", "")
+			}
+		},
+		"sasl": func(n *yaml.Node, at string) {
+			k.SASL = &SASL{}
+			seen := r.object(n, at, fields{
+				"mechanism": choice(r, &k.SASL.Mechanism, []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}, "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"),
+				"user":      r.name(&k.SASL.User),
+				"password":  r.secret(&k.SASL.Password),
+			})
+			for _, f := range []string{"mechanism", "user", "password"} {
+				if seen[f] == nil {
+					r.missing(target(n), join(at, f), "")
+				}
+			}
+		},
+	})
+	if seen["brokers"] == nil && r.brokers == "" {
+		r.missing(target(n), "kafka.brokers", "brokers: localhost:9092")
+	}
+}
+
+func (r *reader) brokersField(n *yaml.Node, at string) {
+	if r.brokers != "" {
+		return
+	}
+	const needs = "a list of host:port, or a text with commas between them"
+	n = target(n)
+	if n.Kind != yaml.SequenceNode {
+		if s, ok := r.string(n, at, needs); ok {
+			r.file.Kafka.Brokers = r.brokerList(n, at, s)
+		}
+		return
+	}
+	r.list(n, at, needs, func(n *yaml.Node, at string) {
+		if s, ok := r.string(n, at, "host:port"); ok {
+			r.file.Kafka.Brokers = append(r.file.Kafka.Brokers, r.brokerList(n, at, s)...)
+		}
+	})
+}
+
+func (r *reader) brokerList(n *yaml.Node, at, list string) (brokers []string) {
+	for b := range strings.SplitSeq(list, ",") {
+		b = strings.TrimSpace(b)
+		switch {
+		case b == "":
+			r.fail(target(n), at+": a broker's name is empty", "")
+		case strings.ContainsAny(b, " /@"):
+			r.fail(target(n), at+": a broker is host:port, no URL", "")
+		default:
+			brokers = append(brokers, b)
+		}
+	}
+	return brokers
+}
+
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+func (r *reader) databaseField(n *yaml.Node, at string) {
+	d := &r.file.Database
+	url := func(n *yaml.Node, at string) {
+		if r.database != "" {
+			return
+		}
+		s, ok := r.string(n, at, "a URL, or fields")
+		if ok && strings.TrimSpace(s) == "" {
+			r.fail(target(n), at+" is empty", "")
+		} else if ok {
+			d.URL = NewSecret(s)
+		}
+	}
+	if n = target(n); n.Kind != yaml.MappingNode {
+		url(n, at)
+		return
+	}
+	seen := r.object(n, at, fields{
+		"url":                url,
+		"password":           r.secret(&d.Password),
+		"schema":             r.name(&d.Schema),
+		"synchronous_commit": r.bool(&d.SynchronousCommit),
+	})
+	if seen["url"] == nil && r.database == "" {
+		r.missing(n, "database.url", "")
+	}
+	if s := seen["schema"]; s != nil && !schemaName.MatchString(d.Schema) {
+		r.fail(target(s), at+".schema: a name of lower-case letters, digits and _, up to 63", "")
+	}
+}
+
+func (r *reader) server(n *yaml.Node, at string) {
+	r.object(n, at, fields{"listen": r.text(&r.file.Server.Listen), "token": r.later})
+}
+
+func (r *reader) routes(n *yaml.Node, at string) {
+	r.list(n, at, "a list of routes", func(n *yaml.Node, at string) {
+		r.file.Routes = append(r.file.Routes, r.route(n, at))
+	})
+	names, consumers := map[string]string{}, map[string]string{}
+	for i := range r.file.Routes {
+		t := &r.file.Routes[i]
+		if other, twice := names[t.Name]; twice && t.Name != "" {
+			r.failPath(t.Path+".name", fmt.Sprintf("the name %q twice: %s has it", t.Name, other), "")
+		} else if other, twice := consumers[t.Consumer]; twice && t.Consumer != "" {
+			r.failPath(t.Path+".consumer", fmt.Sprintf("the consumer %q twice: %s has it", t.Consumer, other), "two routes with one memory would take each other's messages for duplicates")
+		}
+		names[t.Name], consumers[t.Consumer] = t.Path, t.Path
+		for _, o := range r.file.Routes[:i] {
+			for _, topic := range t.From.Topics {
+				if o.From.Group == t.From.Group && t.From.Group != "" && slices.Contains(o.From.Topics, topic) && o.Consumer != t.Consumer {
+					r.failPath(t.Path+".from.group", fmt.Sprintf("topic %q in group %q twice: %s reads it too", topic, t.From.Group, o.Path), "each route would get a part of the topic only")
+				}
+			}
+		}
+	}
+}
+
+// failPath is a mistake at a path, or at what holds it.
+func (r *reader) failPath(path, what, hint string) {
+	r.errs = append(r.errs, r.file.ErrorAt(path, what, hint))
+}
+
+func (r *reader) route(n *yaml.Node, at string) Route {
+	t := Route{
+		Path:      at,
+		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, SessionTimeout: 10 * time.Second},
+		Guarantee: EffectivelyOnce, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
+		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore},
+		Batch:       Batch{Messages: 5000, Bytes: 16 << 20, Time: 10 * time.Second},
+		Inbox:       Inbox{Window: 7 * 24 * time.Hour},
+		OnError:     OnError{Then: ThenDeadLetter, Attempts: 1, Initial: time.Second, Max: 5 * time.Minute, InARow: 20, Share: 0.05},
+		DeadLetters: DeadLetters{Keep: 90 * 24 * time.Hour},
+	}
+	var format, envelope string
+	seen := r.object(n, at, fields{
+		"name":          r.name(&t.Name),
+		"consumer":      r.name(&t.Consumer),
+		"from":          func(n *yaml.Node, at string) { r.from(n, at, &t.From) },
+		"guarantee":     choice(r, &t.Guarantee, []Guarantee{EffectivelyOnce, AtLeastOnce}, "at-most-once"),
+		"format":        choice(r, &format, []string{"json"}, "avro", "protobuf", "json-schema", "raw"),
+		"envelope":      choice(r, &envelope, []string{"none"}, "debezium", "cloudevents"),
+		"id":            func(n *yaml.Node, at string) { r.id(n, at, &t.ID) },
+		"on_missing_id": choice(r, &t.OnMissingID, []OnMissingID{MissingIDDeadLetter, MissingIDPosition, MissingIDHalt}),
+		"on_collision":  choice(r, &t.OnCollision, []OnCollision{CollisionDeadLetter, CollisionDuplicate, CollisionHalt}),
+		"on_gap":        choice(r, &t.OnGap, []OnGap{GapGoOn, GapHalt}),
+		"filter":        r.later,
+		"limit":         r.later,
+		"to":            func(n *yaml.Node, at string) { r.to(n, at, &t.To) },
+		"batch": func(n *yaml.Node, at string) {
+			r.object(n, at, fields{
+				"messages": r.whole(&t.Batch.Messages, 1, 1_000_000),
+				"bytes":    r.size(&t.Batch.Bytes, 1),
+				"time":     r.duration(&t.Batch.Time, time.Millisecond),
+				"linger":   r.duration(&t.Batch.Linger, 0),
+			})
+		},
+		"inbox": func(n *yaml.Node, at string) {
+			r.object(n, at, fields{"window": r.duration(&t.Inbox.Window, 0)})
+		},
+		"on_error": func(n *yaml.Node, at string) { r.onError(n, at, &t.OnError) },
+		"dead_letters": func(n *yaml.Node, at string) {
+			r.object(n, at, fields{"keep": r.duration(&t.DeadLetters.Keep, 0), "topic": r.later})
+		},
+	})
+	n = target(n)
+	for _, f := range []string{"name", "from", "to"} {
+		if seen[f] == nil {
+			r.missing(n, join(at, f), "")
+		}
+	}
+	r.checkID(n, at, &t, seen)
+	if t.Consumer == "" {
+		t.Consumer = t.Name
+	}
+	if t.From.Group == "" {
+		t.From.Group = t.Consumer
+	}
+	r.checkKey(at, &t)
+	return t
+}
+
+func (r *reader) checkID(n *yaml.Node, at string, t *Route, seen map[string]*yaml.Node) {
+	unused := func(why string, fields ...string) {
+		for _, f := range fields {
+			if seen[f] != nil {
+				r.failPath(join(at, f), "without effect: "+why, "")
+			}
+		}
+	}
+	switch {
+	case t.Guarantee == AtLeastOnce:
+		unused("at-least-once keeps no message IDs", "id", "on_missing_id", "on_collision", "inbox")
+		t.ID, t.Inbox.Window = ID{Position: true}, 0
+	case seen["id"] == nil:
+		r.missing(n, join(at, "id"), "id: {header: message-id}; other forms are {fields: [value.a]}, {key: true}, {position: true}")
+	case t.ID.Position:
+		unused("a position is never missing and never collides", "on_missing_id", "on_collision")
+		unused("positions need no inbox", "inbox")
+		t.Inbox.Window = 0
+	}
+}
+
+// checkKey finds paths into a key that has no fields.
+func (r *reader) checkKey(at string, t *Route) {
+	if t.From.KeyFormat == sink.KeyJSON {
+		return
+	}
+	check := func(path string, p sink.Path) {
+		if p.Root == sink.RootKey && len(p.Names) > 0 {
+			r.failPath(path, p.String()+" is a field of the key", "from.key_format: json reads the key's fields")
+		}
+	}
+	for _, c := range t.To.Columns {
+		check(join(at, "to.columns."+c.Name), c.From)
+	}
+	for i, p := range t.ID.Fields {
+		check(fmt.Sprintf("%s.id.fields[%d]", at, i), p)
+	}
+	check(join(at, "to.version"), t.To.Version)
+}
+
+func (r *reader) from(n *yaml.Node, at string, f *From) {
+	format := ""
+	seen := r.object(n, at, fields{
+		"topics":          r.names(&f.Topics),
+		"topics_matching": r.later,
+		"outbox":          r.later,
+		"start":           func(n *yaml.Node, at string) { r.start(n, at, &f.Start) },
+		"group":           r.name(&f.Group),
+		"concurrency":     r.whole(&f.Concurrency, 1, 1024),
+		"key_format":      choice(r, &format, []string{"text", "json", "raw"}, "avro", "protobuf"),
+		"instance_id":     r.text(&f.InstanceID),
+		"session_timeout": r.duration(&f.SessionTimeout, time.Second),
+	})
+	f.KeyFormat = map[string]sink.KeyFormat{"json": sink.KeyJSON, "raw": sink.KeyRaw}[format]
+	if seen["topics"] == nil && seen["topics_matching"] == nil && seen["outbox"] == nil {
+		r.missing(target(n), join(at, "topics"), "topics: [orders]")
+	}
+}
+
+func (r *reader) start(n *yaml.Node, at string, s *Start) {
+	n = target(n)
+	const needs = "group, earliest, latest, or a time like 2026-01-02T03:04:05Z"
+	text, _, ok := r.scalar(n, at, needs)
+	if !ok {
+		return
+	}
+	words := []StartMode{StartGroup, StartEarliest, StartLatest}
+	if slices.Contains(words, StartMode(text)) {
+		s.Mode = StartMode(text)
+		return
+	}
+	when, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		hint := "there is " + needs
+		if near := nearest(text, []string{"group", "earliest", "latest"}); near != "" {
+			hint = "did you mean " + near + "?"
+		}
+		r.fail(n, fmt.Sprintf("%s: there is no %q", at, text), hint)
+		return
+	}
+	*s = Start{Mode: StartTime, Time: when}
+}
+
+func (r *reader) id(n *yaml.Node, at string, id *ID) {
+	yes := func(dst *bool) field {
+		return func(n *yaml.Node, at string) {
+			r.bool(dst)(n, at)
+			if !*dst && target(n).ShortTag() == "!!bool" {
+				r.fail(target(n), at+" can only be true", "leave it out, and choose another form")
+			}
+		}
+	}
+	seen := r.object(n, at, fields{
+		"header": r.name(&id.Header),
+		"fields": func(n *yaml.Node, at string) {
+			r.list(n, at, "a list of expressions", func(n *yaml.Node, at string) {
+				id.Fields = append(id.Fields, r.path(n, at))
+			})
+		},
+		"key":      yes(&id.Key),
+		"position": yes(&id.Position),
+	})
+	if n = target(n); n.Kind == yaml.MappingNode && len(seen) != 1 && len(n.Content) <= 2*max(len(seen), 1) {
+		r.fail(n, at+" needs exactly one of header, fields, key, position", "")
+	}
+}
+
+// path reads a plain selection, and says at which column it goes wrong.
+func (r *reader) path(n *yaml.Node, at string) sink.Path {
+	n = target(n)
+	s, ok := r.string(n, at, "an expression, like value.order.id")
+	if !ok {
+		return sink.Path{}
+	}
+	p, err := sink.ParsePath(s)
+	var e *sink.ExprError
+	if errors.As(err, &e) {
+		column := n.Column
+		if s == n.Value && n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0 {
+			column += e.Column - 1
+			if n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0 {
+				column++
+			}
+		}
+		hint := ""
+		if first, _, _ := strings.Cut(strings.TrimSpace(s), "."); !e.Computed && variable(first) {
+			if near := nearest(first, []string{"value", "key", "headers", "timestamp", "topic", "partition", "offset"}); near != "" && near != first {
+				hint = "did you mean " + near + "?"
+			}
+		}
+		r.failAt(n.Line, column, at+": "+e.Why, hint)
+	}
+	return p
+}
+
+func (r *reader) to(n *yaml.Node, at string, t *To) {
+	absent := ""
+	seen := r.object(n, at, fields{
+		"table":          func(n *yaml.Node, at string) { r.table(n, at, &t.Table) },
+		"write":          choice(r, &t.Write, []Write{Append, Insert, Upsert}, "mirror"),
+		"primary_key":    r.names(&t.PrimaryKey),
+		"version":        func(n *yaml.Node, at string) { t.Version = r.path(n, at) },
+		"columns":        func(n *yaml.Node, at string) { r.columns(n, at, t) },
+		"absent":         choice(r, &absent, []string{"set-null"}, "keep", "error"),
+		"tombstone":      choice(r, &t.Tombstone, []Tombstone{TombstoneIgnore, TombstoneDeadLetter}, "delete"),
+		"on_exists":      choice(r, &t.OnExists, []OnExists{ExistsDuplicate, ExistsDeadLetter}),
+		"times":          func(n *yaml.Node, at string) { r.times(n, at, t) },
+		"on_nul":         choice(r, &t.OnNUL, []OnNUL{NULDeadLetter, NULStrip}),
+		"unknown_fields": choice(r, &t.UnknownFields, []UnknownFields{UnknownIgnore, UnknownHalt}),
+		"combine":        r.later,
+		"deleted":        r.later,
+		"create":         r.later,
+		"evolve":         r.later,
+		"relation":       r.later,
+		"sql":            r.later,
+		"expect":         r.later,
+		"kafka":          r.later,
+		"http":           r.later,
+	})
+	n = target(n)
+	for _, other := range []string{"sql", "relation", "kafka", "http"} {
+		if seen[other] != nil {
+			return // another kind of target altogether
+		}
+	}
+	if seen["table"] == nil {
+		r.missing(n, join(at, "table"), "table: public.orders")
+	}
+	if seen["write"] == nil {
+		r.missing(n, join(at, "write"), "write: insert; there is append, insert, upsert")
+		return
+	}
+	only := func(f, why string, modes ...Write) {
+		if seen[f] != nil && t.Write != "" && !slices.Contains(modes, t.Write) {
+			r.failPath(join(at, f), fmt.Sprintf("without effect: write: %s %s", t.Write, why), "")
+		}
+	}
+	only("version", "compares no versions, only upsert does", Upsert)
+	only("primary_key", "knows no keys", Insert, Upsert)
+	only("on_exists", "never meets a row under its key as insert does", Insert)
+	if t.Columns == nil {
+		return
+	}
+	for i, k := range t.PrimaryKey {
+		if !slices.ContainsFunc(t.Columns, func(c sink.Column) bool { return c.Name == k }) {
+			r.failPath(fmt.Sprintf("%s.primary_key[%d]", at, i), fmt.Sprintf("no column %q in columns", k), near(k, t.Columns))
+		}
+	}
+	for _, c := range slices.Sorted(maps.Keys(t.Epoch)) {
+		if !slices.ContainsFunc(t.Columns, func(x sink.Column) bool { return x.Name == c }) {
+			r.failPath(join(at, "times.epoch."+c), fmt.Sprintf("no column %q in columns", c), near(c, t.Columns))
+		}
+	}
+	if !t.Version.IsZero() && !slices.ContainsFunc(t.Columns, func(c sink.Column) bool { return c.From.Equal(t.Version) }) {
+		r.failPath(join(at, "version"), fmt.Sprintf("no column takes %s, so no version is stored", t.Version), "add one to columns")
+	}
+}
+
+func near(name string, columns []sink.Column) string {
+	var names []string
+	for _, c := range columns {
+		names = append(names, c.Name)
+	}
+	if n := nearest(name, names); n != "" {
+		return "did you mean " + n + "?"
+	}
+	return ""
+}
+
+var template = regexp.MustCompile(`\{\d+\}`)
+
+func (r *reader) table(n *yaml.Node, at string, t *Table) {
+	s, ok := r.string(n, at, "a table's name, like public.orders")
+	if !ok {
+		return
+	}
+	if template.MatchString(s) {
+		r.fail(target(n), at+": templates like {1} are not in this version", "")
+		return
+	}
+	var err error
+	if *t, err = ParseTable(s); err != nil {
+		r.fail(target(n), at+": "+err.Error(), `names are written as in SQL: public.orders, "My.Schema"."Table"`)
+	}
+}
+
+func (r *reader) columns(n *yaml.Node, at string, t *To) {
+	n = target(n)
+	if n.Kind != yaml.MappingNode {
+		r.wrong(n, at, "fields: the target's columns, each with an expression")
+		return
+	}
+	if len(n.Content) == 0 {
+		r.fail(n, at+" is empty", "leave it out, and every field goes to the column of its name")
+	}
+	r.pairs(n, at, func(key, value *yaml.Node) {
+		if key.Value == "" || len(key.Value) > maxName {
+			r.fail(key, at+": a column's name has 1 to 63 bytes", "")
+			return
+		}
+		t.Columns = append(t.Columns, sink.Column{Name: key.Value, From: r.path(value, join(at, key.Value))})
+	})
+}
+
+func (r *reader) times(n *yaml.Node, at string, t *To) {
+	r.object(n, at, fields{
+		"zone": func(n *yaml.Node, at string) {
+			s, ok := r.string(n, at, "a zone, like UTC or Europe/Warsaw")
+			if !ok {
+				return
+			}
+			zone, err := time.LoadLocation(s)
+			if err != nil || s == "" || s == "Local" {
+				r.fail(target(n), fmt.Sprintf("%s: there is no zone %q", at, s), "zones are like UTC, Europe/Warsaw")
+				return
+			}
+			t.Zone = zone
+		},
+		"epoch": func(n *yaml.Node, at string) {
+			n = target(n)
+			if n.Kind != yaml.MappingNode {
+				r.wrong(n, at, "fields: target columns, each with s, ms, us or ns")
+				return
+			}
+			t.Epoch = map[string]EpochUnit{}
+			r.pairs(n, at, func(key, value *yaml.Node) {
+				var unit EpochUnit
+				choice(r, &unit, []EpochUnit{"s", "ms", "us", "ns"})(value, join(at, key.Value))
+				t.Epoch[key.Value] = unit
+			})
+		},
+	})
+}
+
+func (r *reader) onError(n *yaml.Node, at string, e *OnError) {
+	seen := r.object(n, at, fields{
+		"then":     choice(r, &e.Then, []Then{ThenDeadLetter, ThenHalt}),
+		"attempts": r.whole(&e.Attempts, 1, 1_000_000),
+		"backoff": func(n *yaml.Node, at string) {
+			seen := r.object(n, at, fields{
+				"initial": r.duration(&e.Initial, time.Millisecond),
+				"max":     r.duration(&e.Max, time.Millisecond),
+			})
+			switch {
+			case e.Initial <= e.Max:
+			case seen["initial"] != nil && seen["max"] != nil:
+				r.fail(target(n), fmt.Sprintf("%s: initial %s is more than max %s", at, e.Initial, e.Max), "")
+			case seen["max"] != nil:
+				e.Initial = e.Max
+			default:
+				e.Max = e.Initial
+			}
+		},
+		"limit": func(n *yaml.Node, at string) {
+			r.object(n, at, fields{"in_a_row": r.whole(&e.InARow, 0, 1_000_000), "share": r.share(&e.Share)})
+		},
+	})
+	if e.Then == ThenHalt && seen["limit"] != nil {
+		r.failPath(join(at, "limit"), "without effect: then: halt halts at the first", "")
+	}
+}
