@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semelhq/semel/internal/devenv"
@@ -32,6 +33,13 @@ func client(t *testing.T, addr string, opts ...kgo.Opt) *kgo.Client {
 	}
 	t.Cleanup(cl.Close)
 	return cl
+}
+
+func createTopic(t *testing.T, addr, topic string) {
+	t.Helper()
+	if _, err := kadm.NewClient(client(t, addr)).CreateTopic(t.Context(), 1, -1, nil, topic); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func produce(t *testing.T, addr, topic string, n int) {

@@ -17,3 +17,6 @@ func NothingInstalled(t *testing.T) {
 }
 
 var UnpackBundle = unpackBundle
+
+// Alive is whether a process runs; one that is dead but not waited for does not.
+func Alive(pid int) bool { return commandOf(pid) != nil }

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -18,17 +17,17 @@ import (
 	"github.com/semelhq/semel/internal/testenv"
 )
 
-// TestMain is also the program that some tests kill: it starts PostgreSQL in a folder, says where, and waits.
+// TestMain is also the program that some tests kill: it starts both services in a folder, says where, and waits.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("DEVENV_TEST_PROGRAM"); dir != "" {
-		pg, err := devenv.StartPostgres(context.Background(), devenv.PostgresConfig{Dir: dir})
+		env, err := devenv.Start(context.Background(), devenv.Config{Dir: dir})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		fmt.Println(pg.PID(), pg.URL())
+		fmt.Println(env.Postgres().PID(), env.DatabaseURL(), env.Brokers())
 		io.Copy(io.Discard, os.Stdin) // until our end, or theirs
-		if err := pg.Stop(context.Background()); err != nil {
+		if err := env.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -39,10 +38,11 @@ func TestMain(m *testing.M) {
 
 // A program is our own test binary running as above.
 type program struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	pid   int // of its PostgreSQL
-	url   string
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	pid     int // of its PostgreSQL
+	url     string
+	brokers string
 }
 
 func startProgram(t *testing.T, dir string, change func(*exec.Cmd)) *program {
@@ -73,7 +73,7 @@ func startProgram(t *testing.T, dir string, change func(*exec.Cmd)) *program {
 	if err != nil {
 		t.Fatalf("the program ended: %v", p.cmd.Wait())
 	}
-	if _, err := fmt.Sscan(line, &p.pid, &p.url); err != nil {
+	if _, err := fmt.Sscan(line, &p.pid, &p.url, &p.brokers); err != nil {
 		t.Fatalf("%q: %v", line, err)
 	}
 	return p
@@ -90,8 +90,6 @@ func (p *program) end() error {
 	p.stdin.Close()
 	return p.cmd.Wait()
 }
-
-func exists(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()

@@ -242,6 +242,7 @@ func (p *Postgres) run(ctx context.Context, program string, args ...string) ([]b
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, program), args...)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = p.cfg.Dir, environ(), p.as.attr(syscall.SIGKILL)
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // initdb runs others
 	cmd.WaitDelay = time.Second
 	return cmd.CombinedOutput()
 }
@@ -372,21 +373,33 @@ func (p *Postgres) killAll() {
 	// Stopped first, so that it starts no process between the listing and its death. Its children lead groups of
 	// their own: one signal to its group would leave them.
 	syscall.Kill(p.pid, syscall.SIGSTOP)
-	children := childrenOf(p.pid)
-	for _, pid := range children {
-		syscall.Kill(pid, syscall.SIGKILL)
-	}
+	all := processesOn(p.data(), p.pid)
+	kill(all)
 	syscall.Kill(p.pid, syscall.SIGKILL)
 	<-p.done
-	for _, pid := range children { // they hold the shared memory that the next start asks about
+	awaitGone(all)
+}
+
+func kill(pids []int) {
+	for _, pid := range pids {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// awaitGone waits for processes that were killed: they hold shared memory that the next start asks about.
+func awaitGone(pids []int) {
+	for _, pid := range pids {
 		for end := time.Now().Add(5 * time.Second); commandOf(pid) != nil && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 	}
 }
 
-// stopLeftover stops the server that a dead process of ours left behind on data. As we hold the folder's lock,
-// nobody else wants that server. What a pid file names but is no server on this folder is a stranger: untouched.
+// stopLeftover stops the server that a dead process of ours left behind on data, and what its own death left behind
+// of it. As we hold the folder's lock, nobody else wants them.
+//
+// The pid file is never removed: by it PostgreSQL finds the shared memory of a dead server, and refuses to start
+// while a process of that one still works on the data.
 func stopLeftover(ctx context.Context, data string) error {
 	pid, _ := readPIDFile(data)
 	if pid == 0 {
@@ -409,10 +422,35 @@ func stopLeftover(ctx context.Context, data string) error {
 	if ours() {
 		return fmt.Errorf("the PostgreSQL left behind on %s, pid %d, can't be stopped", data, pid)
 	}
-	if err := os.Remove(filepath.Join(data, "postmaster.pid")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if runtime.GOOS == "linux" { // elsewhere an orphan can't be told from a stranger
+		orphans := processesOn(data, pid)
+		kill(orphans)
+		awaitGone(orphans)
+	}
+	if syscall.Kill(pid, 0) == nil {
+		return disownPIDFile(data)
 	}
 	return nil
+}
+
+// disownPIDFile puts our own process into a pid file that names a stranger, who got the number of a dead server.
+// PostgreSQL would take a living stranger for a server; of its parent it knows that it is none.
+func disownPIDFile(data string) error {
+	name := filepath.Join(data, "postmaster.pid")
+	b, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, rest, _ := bytes.Cut(b, []byte("\n"))
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%d\n%s", os.Getpid(), rest)
+	return errors.Join(err, f.Close())
 }
 
 // readPIDFile returns what the server wrote into its pid file: process (line 1) and state (line 8).

@@ -18,13 +18,21 @@ import (
 	"github.com/semelhq/semel/internal/devenv"
 )
 
-func TestRowsSurviveTheKillOfTheProgram(t *testing.T) {
+func TestRowsAndRecordsSurviveTheKillOfTheProgram(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a folder with spaces", strings.Repeat("and a long name ", 8))
 	p := startProgram(t, dir, nil)
 	writeRows(t, p.url)
+	createTopic(t, p.brokers, "a")
+	produce(t, p.brokers, "a", 100)
 	p.kill()
-	wantRows(t, startPostgres(t, devenv.PostgresConfig{Dir: dir}).URL())
+	env, err := devenv.Start(t.Context(), devenv.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer env.Close()
+	wantRows(t, env.DatabaseURL())
+	wantRecords(t, env.Brokers(), "a", 100)
 }
 
 func TestRowsSurviveTheKillOfEverything(t *testing.T) {
@@ -49,7 +57,7 @@ func TestServerEndsWithTheProgram(t *testing.T) {
 	t.Parallel()
 	p := startProgram(t, t.TempDir(), nil)
 	p.kill()
-	for end := time.Now().Add(20 * time.Second); exists(p.pid); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); devenv.Alive(p.pid); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("PostgreSQL, pid %d, outlives its parent", p.pid)
 		}
@@ -122,6 +130,29 @@ func TestStrangerInThePIDFileIsLeftAlone(t *testing.T) {
 	}
 }
 
+func TestOrphansOfADeadServerAreEnded(t *testing.T) {
+	t.Parallel()
+	pg := startPostgres(t, devenv.PostgresConfig{Dir: t.TempDir()})
+	c := connect(t, pg.URL())
+	orphan := int(c.PgConn().PID())
+	// A session that is busy, and so does not see that its server is gone.
+	go c.Exec(context.Background(), "SELECT count(*) FROM generate_series(1, 10000000000) AS n WHERE n < 0")
+	watch := connect(t, pg.URL())
+	for busy := false; !busy; {
+		if err := watch.QueryRow(t.Context(), "SELECT state = 'active' FROM pg_stat_activity WHERE pid = $1", orphan).Scan(&busy); err != nil {
+			t.Fatal(err)
+		}
+	}
+	syscall.Kill(pg.PID(), syscall.SIGKILL)
+	<-pg.Done()
+	if err := pg.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if devenv.Alive(orphan) {
+		t.Error("a process of the dead server works on the data of the new one")
+	}
+}
+
 func TestHalfMadeDatabaseIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -135,7 +166,7 @@ func TestFolderInUseNamesTheHolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := startProgram(t, dir, nil)
-	_, err := devenv.StartPostgres(t.Context(), devenv.PostgresConfig{Dir: dir})
+	_, err := devenv.StartPostgres(t.Context(), devenv.PostgresConfig{Dir: dir + "/postgres"})
 	var inUse *devenv.InUseError
 	if !errors.As(err, &inUse) || inUse.PID != p.cmd.Process.Pid {
 		t.Errorf("%v; want pid %d", err, p.cmd.Process.Pid)
@@ -143,7 +174,7 @@ func TestFolderInUseNamesTheHolder(t *testing.T) {
 	if err := p.end(); err != nil {
 		t.Error(err)
 	}
-	startPostgres(t, devenv.PostgresConfig{Dir: dir})
+	startPostgres(t, devenv.PostgresConfig{Dir: dir + "/postgres"})
 }
 
 func TestTakenPortIsNamed(t *testing.T) {

@@ -59,16 +59,17 @@ func commandOf(pid int) []string {
 	return strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
 }
 
-// childrenOf lists the processes whose parent is pid.
-func childrenOf(pid int) []int {
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+// processesOn lists the server's processes, its first among them if it lives: all work in the data folder, and only
+// the first has the folder in its arguments.
+func processesOn(data string, _ int) []int {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	var pids []int
-	for _, t := range tasks {
-		b, _ := os.ReadFile(t)
-		for _, s := range strings.Fields(string(b)) {
-			if n, err := strconv.Atoi(s); err == nil {
-				pids = append(pids, n)
-			}
+	for _, l := range links {
+		if at, err := os.Readlink(l); err != nil || at != data {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(l))); err == nil {
+			pids = append(pids, pid)
 		}
 	}
 	return pids

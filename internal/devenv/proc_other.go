@@ -46,10 +46,10 @@ func commandOf(pid int) []string {
 	return append(strings.Fields(line), dir)
 }
 
-// childrenOf lists the processes whose parent is pid.
-func childrenOf(pid int) []int {
-	out, _ := exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output()
-	var pids []int
+// processesOn lists the server's processes while its first, named by first, lives.
+func processesOn(_ string, first int) []int {
+	out, _ := exec.Command("pgrep", "-P", strconv.Itoa(first)).Output()
+	pids := []int{first}
 	for _, s := range strings.Fields(string(out)) {
 		if n, err := strconv.Atoi(s); err == nil {
 			pids = append(pids, n)
