@@ -71,7 +71,6 @@ func (l *lane[T]) prove(ctx context.Context) error {
 		p.proven, p.due, p.moved = true, due{}, true
 	}
 	l.outage = outage{}
-	l.setState(StateRunning, "")
 	return nil
 }
 

@@ -36,6 +36,7 @@ type lane[T any] struct {
 
 // outage is a time without database or broker.
 type outage struct {
+	what  string // broker, database or handler
 	since time.Time
 	tries int
 	left  bool // the group, so that others can take over
@@ -126,6 +127,9 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 	if err != nil {
 		return &brokerError{err}
 	}
+	if l.outage.what == "broker" {
+		l.outage = outage{}
+	}
 	l.assigned(d)
 	if err := l.look(ctx); err != nil {
 		return err
@@ -135,6 +139,9 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 	}
 	if err := l.prove(ctx); err != nil {
 		return err
+	}
+	if l.outage.since.IsZero() {
+		l.setState(StateRunning, "")
 	}
 	if err := l.settle(ctx, d.Runs); err != nil {
 		return err
@@ -256,7 +263,9 @@ func (l *lane[T]) look(ctx context.Context) error {
 		return err
 	}
 	l.reread = time.Now()
-	l.outage = outage{}
+	if l.outage.what == "database" {
+		l.outage = outage{}
+	}
 	rows := make(map[semel.Partition]*Row, len(look.Rows))
 	for i := range look.Rows {
 		rows[look.Rows[i].Partition] = &look.Rows[i]
@@ -347,7 +356,7 @@ func (l *lane[T]) weather(ctx context.Context, err error) error {
 func (l *lane[T]) wait(ctx context.Context, err error, what string) error {
 	now := time.Now()
 	if l.outage.since.IsZero() {
-		l.outage.since = now
+		l.outage.since, l.outage.what = now, what
 		l.log.Warn(what+" can't be used: waiting", "error", err)
 	}
 	l.outage.tries++
