@@ -70,7 +70,9 @@ func (l *lane[T]) prove(ctx context.Context) error {
 		p := l.parts[m.Partition]
 		p.proven, p.due, p.moved = true, due{}, true
 	}
-	l.outage = outage{}
+	if l.outage.what != "handler" { // that is over when a batch commits
+		l.outage = outage{}
+	}
 	return nil
 }
 
