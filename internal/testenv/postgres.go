@@ -30,7 +30,7 @@ func Postgres(t testing.TB) string {
 	t.Helper()
 	server, err := SharedPostgres()
 	if err != nil {
-		t.Fatalf("no PostgreSQL for the tests; `make setup` brings it: %v", err)
+		t.Fatalf("no PostgreSQL for the tests (`make setup` brings it): %v", err)
 	}
 	name := "test_" + strings.ToLower(rand.Text()[:12])
 	if err := onServer(server, "CREATE DATABASE "+name); err != nil {
@@ -108,7 +108,7 @@ func OwnPostgres(t testing.TB, settings map[string]string) *devenv.Postgres {
 	defer cancel()
 	pg, err := devenv.StartPostgres(ctx, devenv.PostgresConfig{Dir: dir, Settings: all})
 	if err != nil {
-		t.Fatalf("no PostgreSQL for the test; `make setup` brings it: %v", err)
+		t.Fatalf("no PostgreSQL for the test (`make setup` brings it): %v", err)
 	}
 	t.Cleanup(func() {
 		stop(pg)

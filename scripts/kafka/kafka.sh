@@ -43,8 +43,10 @@ fetch() {
 	rm -rf "$jars" "$jars.new"
 	mkdir -p "$jars.new"
 	# -C: a jar whose checksum is wrong is an error
-	mvn -B -q -C -Dstyle.color=never -f "$here/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-		-DincludeScope=runtime -DoutputDirectory="$jars.new" >&2 || fail "Maven could not fetch Kafka"
+	mvn -B -q -C -f "$here/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+		-DincludeScope=runtime -DoutputDirectory="$jars.new" >"$jars.new/log" 2>&1 ||
+		fail "Maven could not fetch Kafka: $(cat "$jars.new/log")"
+	[[ -n $(find "$jars.new" -name 'kafka_*.jar') ]] || fail "Maven fetched no broker: $(cat "$jars.new/log")"
 	cp "$here/pom.xml" "$jars.new/"
 	mv "$jars.new" "$jars"
 }
