@@ -1,0 +1,251 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+)
+
+// fewIDs is up to how many admissions go in by one INSERT in one round trip;
+// more are probed and the rest goes in by COPY, which is faster by far.
+const fewIDs = 64
+
+// racedBatches is for how many batches after a race COPY is not tried: another
+// session that admits the same IDs right now makes a whole batch fail.
+const racedBatches = 16
+
+// Admit records IDs in ascending order, so that two sessions with the same IDs
+// wait for one another and never in a circle.
+func (t *inboxTx) Admit(ctx context.Context, ids []inbox.Admission) ([]inbox.Verdict, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	if t.store.copyInbox == "" {
+		panic("postgres: consumer " + t.store.consumer.Name + " has no inbox to admit to")
+	}
+	order := make([]int, len(ids))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return bytes.Compare(ids[a].ID[:], ids[b].ID[:]) })
+	sorted := make([]pgtype.UUID, len(ids))
+	for n, i := range order {
+		// Valid also when it is all zero bytes, which is an ID like any other.
+		sorted[n] = pgtype.UUID{Bytes: ids[i].ID, Valid: true}
+	}
+	if len(ids) <= fewIDs || t.store.raced > 0 {
+		t.store.raced = max(0, t.store.raced-1)
+		return t.admitByInsert(ctx, ids, order, sorted)
+	}
+	return t.admitByCopy(ctx, ids, order, sorted)
+}
+
+// known is what the inbox holds of an ID.
+type known map[[16]byte]pgtype.UUID
+
+func (k known) take(rows pgx.Rows) error {
+	var id, digest pgtype.UUID
+	_, err := pgx.ForEachRow(rows, []any{&id, &digest}, func() error {
+		k[id.Bytes] = digest
+		return nil
+	})
+	return err
+}
+
+// verdict compares digests where both are there.
+func (k known) verdict(a inbox.Admission) inbox.Verdict {
+	digest, ok := k[a.ID]
+	switch {
+	case !ok:
+		return inbox.Fresh
+	case digest.Valid && a.Digest != inbox.Digest{} && digest.Bytes != a.Digest:
+		return inbox.Collision
+	}
+	return inbox.Duplicate
+}
+
+const probeInbox = `SELECT id, digest FROM semel.INBOX WHERE id = ANY($1::uuid[])`
+
+func (t *inboxTx) admitByCopy(ctx context.Context, ids []inbox.Admission, order []int, sorted []pgtype.UUID) ([]inbox.Verdict, error) {
+	k := known{}
+	rows, err := t.tx.Query(ctx, t.store.inboxSQL(probeInbox), sorted)
+	if err == nil {
+		err = k.take(rows)
+	}
+	if err != nil {
+		return nil, t.note(err)
+	}
+	verdicts := make([]inbox.Verdict, len(ids))
+	fresh := make([]semel.ID, 0, len(ids)-len(k))
+	b := append(t.store.buf[:0], "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
+	for _, i := range order {
+		if verdicts[i] = k.verdict(ids[i]); verdicts[i] == inbox.Fresh {
+			b = appendInbox(b, t.now, ids[i])
+			fresh = append(fresh, ids[i].ID)
+		}
+	}
+	b = append(b, 0xff, 0xff)
+	t.store.buf = b
+	if len(fresh) == 0 {
+		return verdicts, nil
+	}
+	tag, err := t.conn.PgConn().CopyFrom(ctx, bytes.NewReader(b), t.store.copyInbox)
+	if sqlState(err) == "23505" {
+		t.note(err)
+		t.store.raced = racedBatches
+		return nil, &classedError{inbox.ClassConflict, "another session admitted the same message IDs", err}
+	}
+	if err == nil && tag.RowsAffected() != int64(len(fresh)) {
+		err = &classedError{inbox.ClassRoute, fmt.Sprintf("the inbox took %d rows of %d", tag.RowsAffected(), len(fresh)), nil}
+	}
+	if err != nil {
+		return nil, t.note(err)
+	}
+	t.fresh = append(t.fresh, fresh)
+	return verdicts, nil
+}
+
+// appendInbox writes a row in the binary form of COPY: at, id, digest, how.
+func appendInbox(b []byte, now time.Time, a inbox.Admission) []byte {
+	b = append(b, 0, 4, 0, 0, 0, 8)
+	b = binary.BigEndian.AppendUint64(b, uint64(now.UnixMicro()-epoch2000))
+	b = append(b, 0, 0, 0, 16)
+	b = append(b, a.ID[:]...)
+	if (a.Digest == inbox.Digest{}) {
+		b = append(b, 0xff, 0xff, 0xff, 0xff)
+	} else {
+		b = append(b, 0, 0, 0, 16)
+		b = append(b, a.Digest[:]...)
+	}
+	return append(b, 0, 0, 0, 1, how(a)[0])
+}
+
+// epoch2000 is where PostgreSQL counts microseconds from.
+var epoch2000 = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+
+func how(a inbox.Admission) string {
+	if a.Dead {
+		return "d"
+	}
+	return "a"
+}
+
+// admitByInsert can't fail by a race: an ID that another transaction holds is
+// waited for. The second statement has a snapshot of its own and so sees what
+// that one committed; an ID that is gone again by then was known all the same.
+func (t *inboxTx) admitByInsert(ctx context.Context, ids []inbox.Admission, order []int, sorted []pgtype.UUID) ([]inbox.Verdict, error) {
+	digests, hows := make([]pgtype.UUID, len(ids)), make([]string, len(ids))
+	for n, i := range order {
+		digests[n], hows[n] = uuidOf(ids[i].Digest), how(ids[i])
+	}
+	var fresh []semel.ID
+	k := known{}
+	var b pgx.Batch
+	b.Queue(t.store.inboxSQL(`
+		INSERT INTO semel.INBOX (id, digest, how)
+		SELECT n.id, n.digest, n.how::"char" FROM unnest($1::uuid[], $2::uuid[], $3::text[]) n(id, digest, how) ORDER BY n.id
+		ON CONFLICT DO NOTHING RETURNING id`), sorted, digests, hows).Query(func(rows pgx.Rows) error {
+		var id pgtype.UUID
+		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+			fresh = append(fresh, id.Bytes)
+			return nil
+		})
+		return err
+	})
+	b.Queue(t.store.inboxSQL(probeInbox), sorted).Query(k.take)
+	if err := t.tx.SendBatch(ctx, &b).Close(); err != nil {
+		return nil, t.note(err)
+	}
+	verdicts := make([]inbox.Verdict, len(ids))
+	n := 0
+	for _, i := range order {
+		if n < len(fresh) && fresh[n] == ids[i].ID {
+			n++
+			continue // Fresh
+		}
+		verdicts[i] = max(k.verdict(ids[i]), inbox.Duplicate)
+	}
+	if n != len(fresh) {
+		return nil, errors.New("the inbox answered IDs out of order")
+	}
+	t.fresh = append(t.fresh, fresh)
+	return verdicts, nil
+}
+
+// admitted says whether this transaction admitted the ID.
+func (t *inboxTx) admitted(id semel.ID) bool {
+	for _, ids := range t.fresh {
+		if _, ok := slices.BinarySearchFunc(ids, id, func(a, b semel.ID) int { return bytes.Compare(a[:], b[:]) }); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// IsolationError says that the inbox was asked under another level than READ
+// COMMITTED: with an older snapshot a repeat would be an error, not an answer.
+type IsolationError struct{ Err error }
+
+func (e *IsolationError) Error() string { return e.Err.Error() }
+func (e *IsolationError) Unwrap() error { return e.Err }
+
+// Admit records an ID in the inbox of the consumer, inside your transaction, and
+// says whether it is fresh: make the effect in the same transaction only then. A
+// consumer without an inbox gets one if the role may make tables; else the error
+// names the command. The transaction must be READ COMMITTED, else it is an
+// [*IsolationError]. Safe for use by many goroutines.
+func (s *InboxStore) Admit(ctx context.Context, tx pgx.Tx, consumer string, id semel.ID) (fresh bool, err error) {
+	err = tx.QueryRow(ctx, s.schema.sql(`SELECT semel.admit($1::text, $2::uuid)`), consumer, pgtype.UUID{Bytes: id, Valid: true}).Scan(&fresh)
+	return fresh, admitError(consumer, err)
+}
+
+// AdmitBatch does the same for many IDs, in one round trip, and answers the
+// fresh ones in the order given. An ID that is given twice is fresh once.
+func (s *InboxStore) AdmitBatch(ctx context.Context, tx pgx.Tx, consumer string, ids []semel.ID) (fresh []semel.ID, err error) {
+	args := make([]pgtype.UUID, len(ids))
+	for i, id := range ids {
+		args[i] = pgtype.UUID{Bytes: id, Valid: true}
+	}
+	rows, err := tx.Query(ctx, s.schema.sql(`SELECT semel.admit_batch($1::text, $2::uuid[])`), consumer, args)
+	if err != nil {
+		return nil, admitError(consumer, err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
+	if err != nil {
+		return nil, admitError(consumer, err)
+	}
+	isFresh := make(map[semel.ID]bool, len(found))
+	for _, u := range found {
+		isFresh[u.Bytes] = true
+	}
+	for _, id := range ids {
+		if isFresh[id] {
+			fresh = append(fresh, id)
+			isFresh[id] = false
+		}
+	}
+	return fresh, nil
+}
+
+func admitError(consumer string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("admit to the inbox of %s: %w", consumer, err)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "SM001" {
+		return &IsolationError{Err: err}
+	}
+	return err
+}

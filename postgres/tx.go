@@ -1,0 +1,474 @@
+package postgres
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+)
+
+// inboxTx is one transaction of a lane.
+type inboxTx struct {
+	store *InboxStore
+	conn  *pgx.Conn
+	tx    pgx.Tx
+	db    *handlerTx
+	now   time.Time
+	rows  map[semel.Partition]placed // as they were locked
+	fresh [][]semel.ID               // admitted here, each ascending
+	ended bool
+
+	// What came over this connection, see note.
+	seen      []*pgconn.PgError
+	next      int
+	failed    *pgconn.PgError // the last failure; it decides while the transaction has failed
+	cancelled bool            // a statement's context ended, which closes the connection
+}
+
+// keptErrors is how many errors of a transaction are remembered: those that a
+// handler caught with savepoints count too.
+const keptErrors = 16
+
+// keptEpochs is how many leader epochs a row keeps.
+const keptEpochs = 8
+
+// Begin opens the transaction, locks the rows of the spans and compares them,
+// before any effect. A row that another session holds for longer than
+// lock_timeout is an answer like a wrong token: it may be held by a dead session
+// of our own, and only a claim may end one.
+func (s *InboxStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[pgx.Tx], error) {
+	if len(spans) == 0 {
+		panic("postgres: Begin without a span")
+	}
+	ps := make([]semel.Partition, len(spans))
+	ctids := make([]string, 0, len(spans))
+	for i, span := range spans {
+		ps[i] = span.Partition
+		if place, ok := s.places[span.Partition]; ok {
+			ctids = append(ctids, place)
+		}
+	}
+	topics, numbers := split(ps)
+	rows := make(map[semel.Partition]placed, len(spans))
+	take := func(found pgx.Rows) error {
+		list, err := pgx.CollectRows(found, scanPlaced)
+		for _, p := range list {
+			rows[p.Partition] = p
+		}
+		return err
+	}
+	tx, now, err := s.begin(ctx, semel.ID(spans[0].Token).String(), func(b *pgx.Batch) {
+		if len(ctids) == len(spans) {
+			b.Queue(s.sql.rowsAt, s.consumer.Name, ctids).Query(take)
+		} else {
+			b.Queue(s.sql.lockRows, s.consumer.Name, topics, numbers).Query(take)
+		}
+	})
+	if err == nil && !matches(spans, rows) && len(ctids) == len(spans) {
+		var found pgx.Rows
+		if found, err = tx.Query(ctx, s.sql.lockRows, s.consumer.Name, topics, numbers); err == nil {
+			err = take(found)
+		}
+	}
+	if sqlState(err) == "55P03" {
+		s.rollback(tx)
+		return nil, s.heldElsewhere(ctx, spans, err)
+	}
+	if err != nil {
+		s.rollback(tx)
+		s.spent(err)
+		return nil, err
+	}
+	if fenced := mismatches(spans, rows); fenced != nil {
+		s.rollback(tx)
+		return nil, fenced
+	}
+	t := &inboxTx{store: s, conn: tx.Conn(), tx: tx, now: now, rows: rows, seen: make([]*pgconn.PgError, 0, keptErrors)}
+	t.db = &handlerTx{Tx: tx, of: t}
+	return t, nil
+}
+
+func matches(spans []inbox.Span, rows map[semel.Partition]placed) bool {
+	return mismatches(spans, rows) == nil
+}
+
+func mismatches(spans []inbox.Span, rows map[semel.Partition]placed) error {
+	var wrong []inbox.Mismatch
+	for _, span := range spans {
+		m := inbox.Mismatch{Partition: span.Partition, From: span.From}
+		if p, ok := rows[span.Partition]; ok {
+			m.Row, m.Mine = &p.Row, p.Token == span.Token
+			if m.Mine && p.TopicID == span.TopicID && p.Next == span.From {
+				continue
+			}
+		}
+		wrong = append(wrong, m)
+	}
+	if wrong == nil {
+		return nil
+	}
+	return &inbox.FencedError{Mismatches: wrong}
+}
+
+// heldElsewhere names all spans, as nobody knows which of the rows is held.
+func (s *InboxStore) heldElsewhere(ctx context.Context, spans []inbox.Span, err error) error {
+	var ps []semel.Partition
+	for _, span := range spans {
+		ps = append(ps, span.Partition)
+	}
+	look, lookErr := s.Look(ctx, ps)
+	if lookErr != nil {
+		return lookErr
+	}
+	fenced := &inbox.FencedError{}
+	for _, span := range spans {
+		m := inbox.Mismatch{Partition: span.Partition, From: span.From}
+		for i, r := range look.Rows {
+			if r.Partition == span.Partition {
+				m.Row, m.Mine = &look.Rows[i], r.Token == span.Token
+			}
+		}
+		fenced.Mismatches = append(fenced.Mismatches, m)
+	}
+	return fmt.Errorf("%w: %w", fenced, err)
+}
+
+func (t *inboxTx) DB() pgx.Tx { return t.db }
+
+func (t *inboxTx) status() byte {
+	if t.ended {
+		return 'I'
+	}
+	return t.conn.PgConn().TxStatus()
+}
+
+// Failed says whether no later statement can succeed.
+func (t *inboxTx) Failed() bool { return t.conn.IsClosed() || t.status() == 'E' }
+
+// Check makes deferred constraints fail now, and names a failure that a handler
+// hid. Afterwards constraints are immediate: call it after the last effect.
+func (t *inboxTx) Check(ctx context.Context) error {
+	if err := t.swallowed(); err != nil {
+		return err
+	}
+	_, err := t.tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
+	return t.note(err)
+}
+
+// SwallowedError says that a statement of the transaction failed and that the
+// handler went on as if it had not. Everything since is lost.
+type SwallowedError struct{ Err *pgconn.PgError } // nil if it wasn't seen
+
+func (e *SwallowedError) Error() string {
+	if e.Err == nil {
+		return "a statement failed and the handler did not return its error"
+	}
+	return "a statement failed and the handler did not return its error: " + e.Err.Error()
+}
+
+func (e *SwallowedError) Unwrap() error {
+	if e.Err == nil {
+		return nil
+	}
+	return e.Err
+}
+
+func (t *inboxTx) swallowed() error {
+	if t.status() != 'E' {
+		return nil
+	}
+	return &SwallowedError{Err: t.failed}
+}
+
+// Commit writes the rows with their new counters and commits, in one pipeline:
+// the server skips COMMIT when a statement before it fails. An error that the
+// server reports short of ending the session is definite; anything else leaves
+// open whether COMMIT was executed, a context that ended included.
+func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
+	if t.ended {
+		return pgx.ErrTxClosed
+	}
+	if err := t.swallowed(); err != nil {
+		t.Rollback(ctx)
+		return err
+	}
+	places := make(map[semel.Partition]string, len(settled))
+	var b pgx.Batch
+	for _, st := range settled {
+		was, ok := t.rows[st.Partition]
+		if !ok || st.To < was.Next {
+			panic(fmt.Sprintf("postgres: commit of %s up to %d: not a span of this transaction", st.Partition, st.To))
+		}
+		row := was.Row
+		row.Next, row.UncleanClaims = st.To, 0
+		row.Epochs = keepEpochs(row.Epochs, st.Epochs)
+		row.Accounts = row.Accounts.Plus(st.Accounts)
+		args := []any{t.store.consumer.Name, st.Topic, st.Partition.Number, was.ctid, uuidOf(was.Token), was.Next}
+		b.Queue(t.store.sql.settleRow, append(args, settledValues(row)...)...).QueryRow(func(r pgx.Row) error {
+			var place string
+			var one int64
+			err := r.Scan(&place, &one)
+			places[st.Partition] = place
+			return err
+		})
+	}
+	var tag pgconn.CommandTag
+	b.Queue("COMMIT").Exec(func(ct pgconn.CommandTag) error { tag = ct; return nil })
+	err := t.conn.SendBatch(ctx, &b).Close()
+	switch pg := (*pgconn.PgError)(nil); {
+	case err == nil && tag.String() == "COMMIT":
+		t.ended = true
+		for p, place := range places {
+			t.store.places[p] = place
+		}
+		t.store.replan = nil
+		return nil
+	case err == nil:
+		err = pgx.ErrTxCommitRollback
+	case errors.As(err, &pg) && pg.SeverityUnlocalized != "FATAL" && pg.SeverityUnlocalized != "PANIC" && !t.conn.IsClosed():
+		t.note(err)
+		if pg.Code == "22012" {
+			err = &classedError{inbox.ClassRoute, "a watermark row was not written: a trigger or the handler changed it", err}
+		}
+	case pgconn.SafeToRetry(err):
+		t.note(err)
+	default:
+		err = &AmbiguousError{Err: err}
+	}
+	t.Rollback(ctx)
+	return err
+}
+
+func keepEpochs(old, more []inbox.Epoch) []inbox.Epoch {
+	all := append([]inbox.Epoch(nil), old...)
+	for _, e := range more {
+		if len(all) == 0 || e.Number > all[len(all)-1].Number {
+			all = append(all, e)
+		}
+	}
+	return all[max(0, len(all)-keptEpochs):]
+}
+
+// Rollback ends the transaction whatever its state; a connection on which that
+// isn't possible is thrown away. It doesn't use the context: a batch that was
+// aborted must not keep its locks.
+func (t *inboxTx) Rollback(context.Context) {
+	if t.ended {
+		return
+	}
+	t.ended = true
+	t.store.rollback(t.tx)
+	for _, pg := range t.seen {
+		t.store.spent(pg)
+	}
+}
+
+// Bury writes dead letters. Nothing in a message can make that fail: bytes stay
+// bytes, and what becomes text is made valid and cut.
+func (t *inboxTx) Bury(ctx context.Context, letters []inbox.DeadLetter) error {
+	if len(letters) == 0 {
+		return nil
+	}
+	utf := t.conn.PgConn().ParameterStatus("server_encoding") == "UTF8"
+	var b pgx.Batch
+	var ids []pgtype.UUID
+	for _, l := range letters {
+		m := l.Message
+		b.Queue(t.store.schema.sql(`
+			INSERT INTO semel.dead_letter (consumer, topic, partition, "offset", message_time, message_id, id, key, value,
+			                               headers, class, sqlstate, error, attempts)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::jsonb, $11, nullif($12::text, ''), $13, $14)`),
+			t.store.consumer.Name, m.Topic, m.Partition, m.Offset, timeOf(m.Timestamp), cleanText(l.SentID, 1000, utf), uuidOf(l.ID),
+			m.Key, m.Value, headersOf(m.Headers, utf), string(l.Class), cleanText(l.SQLState, 5, utf),
+			cleanText(l.Error, 2000, utf), int32(l.Attempts))
+		if t.admitted(l.ID) {
+			ids = append(ids, uuidOf(l.ID))
+		}
+	}
+	if ids != nil {
+		b.Queue(t.store.inboxSQL(`UPDATE semel.INBOX SET how = 'd' WHERE id = ANY($1::uuid[]) AND how <> 'd'`), ids)
+	}
+	return t.note(t.tx.SendBatch(ctx, &b).Close())
+}
+
+// timeOf is nil for what timestamptz can't hold: producers may send any number.
+func timeOf(t time.Time) any {
+	if t.IsZero() || t.Year() < -4000 || t.Year() > 200000 {
+		return nil
+	}
+	return t
+}
+
+// headersOf is the jsonb array in which headers are kept: names as text or, where
+// they are none, in base64; values in base64 or null.
+func headersOf(hs []semel.Header, utf bool) string {
+	type header struct {
+		Name       *string `json:"name,omitempty"`
+		NameBase64 *string `json:"name_base64,omitempty"`
+		Value      *string `json:"value"`
+	}
+	out := make([]header, len(hs))
+	for i, h := range hs {
+		if h.Name == cleanText(h.Name, len(h.Name), utf) {
+			out[i].Name = &h.Name
+		} else {
+			coded := base64.StdEncoding.EncodeToString([]byte(h.Name))
+			out[i].NameBase64 = &coded
+		}
+		if h.Value != nil {
+			coded := base64.StdEncoding.EncodeToString(h.Value)
+			out[i].Value = &coded
+		}
+	}
+	return string(marshal(out))
+}
+
+// cleanText makes text that the server takes: valid, without NUL, at most so
+// many bytes, and ASCII where the database has another encoding than UTF-8.
+func cleanText(s string, most int, utf bool) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == 0 || (!utf && r >= utf8.RuneSelf):
+			return '?'
+		}
+		return r // an invalid byte comes as U+FFFD
+	}, s)
+	if len(s) <= most {
+		return s
+	}
+	s = s[:most]
+	for len(s) > 0 && !utf8.ValidString(s[max(0, len(s)-utf8.UTFMax):]) && !utf8.RuneStart(s[len(s)-1]) {
+		s = s[:len(s)-1]
+	}
+	for len(s) > 0 {
+		if r, size := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || size > 1 {
+			break
+		}
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+// Describe gives SQLSTATE and text of an error, the server's detail included.
+func (t *inboxTx) Describe(err error) (sqlstate, text string) {
+	text = err.Error()
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		sqlstate = pg.Code
+	} else if t.status() == 'E' && t.failed != nil {
+		pg, sqlstate = t.failed, t.failed.Code
+		text += ": " + pg.Error()
+	}
+	if pg != nil && pg.Detail != "" {
+		text += ": " + pg.Detail
+	}
+	return sqlstate, cleanText(text, 2000, true)
+}
+
+// ErrManaged is the answer to Commit and Rollback of a transaction that was
+// handed out: it ends with the batch. Begin gives a savepoint, which may be
+// released and rolled back to.
+var ErrManaged = errors.New("this transaction belongs to the inbox: return an error to roll it back")
+
+// handlerTx is the transaction as a handler gets it.
+type handlerTx struct {
+	pgx.Tx
+	of *inboxTx
+}
+
+func (h *handlerTx) Commit(context.Context) error   { return ErrManaged }
+func (h *handlerTx) Rollback(context.Context) error { return ErrManaged }
+
+// Begin opens a savepoint; its errors are seen too.
+func (h *handlerTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := h.Tx.Begin(ctx)
+	if err != nil {
+		return nil, h.of.note(err)
+	}
+	return &savepoint{handlerTx{Tx: tx, of: h.of}}, nil
+}
+
+// savepoint is a nested transaction, which the handler ends itself.
+type savepoint struct{ handlerTx }
+
+func (s *savepoint) Commit(ctx context.Context) error   { return s.of.note(s.Tx.Commit(ctx)) }
+func (s *savepoint) Rollback(ctx context.Context) error { return s.of.note(s.Tx.Rollback(ctx)) }
+
+func (h *handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	tag, err := h.Tx.Exec(ctx, sql, args...)
+	return tag, h.of.note(err)
+}
+
+func (h *handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	d, err := h.Tx.Prepare(ctx, name, sql)
+	return d, h.of.note(err)
+}
+
+func (h *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error) {
+	n, err := h.Tx.CopyFrom(ctx, table, columns, src)
+	return n, h.of.note(err)
+}
+
+func (h *handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, err := h.Tx.Query(ctx, sql, args...)
+	return &seenRows{rows, h.of}, h.of.note(err)
+}
+
+func (h *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return &seenRow{h.Tx.QueryRow(ctx, sql, args...), h.of}
+}
+
+func (h *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	return &seenBatch{h.Tx.SendBatch(ctx, b), h.of}
+}
+
+type seenRows struct {
+	pgx.Rows
+	of *inboxTx
+}
+
+func (r *seenRows) Err() error { return r.of.note(r.Rows.Err()) }
+
+// Next notes the error that ends the rows: a handler may never ask for it.
+func (r *seenRows) Next() bool {
+	more := r.Rows.Next()
+	if !more {
+		r.of.note(r.Rows.Err())
+	}
+	return more
+}
+
+type seenRow struct {
+	pgx.Row
+	of *inboxTx
+}
+
+func (r *seenRow) Scan(dest ...any) error { return r.of.note(r.Row.Scan(dest...)) }
+
+type seenBatch struct {
+	pgx.BatchResults
+	of *inboxTx
+}
+
+func (b *seenBatch) Exec() (pgconn.CommandTag, error) {
+	tag, err := b.BatchResults.Exec()
+	return tag, b.of.note(err)
+}
+
+func (b *seenBatch) Query() (pgx.Rows, error) {
+	rows, err := b.BatchResults.Query()
+	return &seenRows{rows, b.of}, b.of.note(err)
+}
+
+func (b *seenBatch) QueryRow() pgx.Row { return &seenRow{b.BatchResults.QueryRow(), b.of} }
+func (b *seenBatch) Close() error      { return b.of.note(b.BatchResults.Close()) }
