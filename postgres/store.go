@@ -71,7 +71,7 @@ type InboxStore struct {
 
 	held *pgxpool.Conn
 
-	consumer  inbox.Consumer
+	consumer  inbox.Record
 	scope     int32
 	who       string // application_name up to the token
 	copyInbox string
@@ -448,7 +448,7 @@ func (s *InboxStore) short(ctx context.Context, more func(*pgx.Batch), do func(p
 
 // Open records the consumer or compares it with what is recorded, and makes its
 // inbox. A role that may not is told which command does it.
-func (s *InboxStore) Open(ctx context.Context, c inbox.Consumer) (reg inbox.Registration, err error) {
+func (s *InboxStore) Open(ctx context.Context, c inbox.Record) (reg inbox.Registration, err error) {
 	s.consumer, s.who = c, nameSessions(c.Name)
 	conn, err := s.connection(ctx)
 	if err != nil {
@@ -467,7 +467,7 @@ func (s *InboxStore) Open(ctx context.Context, c inbox.Consumer) (reg inbox.Regi
 	return reg, err
 }
 
-func (s *InboxStore) register(ctx context.Context, tx pgx.Tx, c inbox.Consumer) (reg inbox.Registration, err error) {
+func (s *InboxStore) register(ctx context.Context, tx pgx.Tx, c inbox.Record) (reg inbox.Registration, err error) {
 	_, err = tx.Exec(ctx, s.schema.sql(`SELECT pg_advisory_xact_lock(hashtextextended('semel' || ' consumer ' || $1::text, 0))`), c.Name)
 	if err != nil {
 		return reg, err

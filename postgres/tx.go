@@ -27,6 +27,7 @@ type inboxTx struct {
 	rows  map[semel.Partition]placed // as they were locked
 	fresh [][]semel.ID               // admitted here, each ascending
 	ended bool
+	was   byte // the transaction's status when it ended
 
 	// What came over this connection, see note.
 	seen      []*pgconn.PgError
@@ -147,23 +148,13 @@ func (t *inboxTx) DB() pgx.Tx { return t.db }
 
 func (t *inboxTx) status() byte {
 	if t.ended {
-		return 'I'
+		return t.was
 	}
 	return t.conn.PgConn().TxStatus()
 }
 
 // Failed says whether no later statement can succeed.
 func (t *inboxTx) Failed() bool { return t.conn.IsClosed() || t.status() == 'E' }
-
-// Check makes deferred constraints fail now, and names a failure that a handler
-// hid. Afterwards constraints are immediate: call it after the last effect.
-func (t *inboxTx) Check(ctx context.Context) error {
-	if err := t.swallowed(); err != nil {
-		return err
-	}
-	_, err := t.tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
-	return t.note(err)
-}
 
 // SwallowedError says that a statement of the transaction failed and that the
 // handler went on as if it had not. Everything since is lost.
@@ -227,7 +218,7 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 	err := t.conn.SendBatch(ctx, &b).Close()
 	switch pg := (*pgconn.PgError)(nil); {
 	case err == nil && tag.String() == "COMMIT":
-		t.ended = true
+		t.ended, t.was = true, 'I'
 		for p, place := range places {
 			t.store.places[p] = place
 		}
@@ -266,7 +257,7 @@ func (t *inboxTx) Rollback(context.Context) {
 	if t.ended {
 		return
 	}
-	t.ended = true
+	t.ended, t.was = true, t.conn.PgConn().TxStatus()
 	t.store.rollback(t.tx)
 	for _, pg := range t.seen {
 		t.store.spent(pg)
