@@ -197,11 +197,11 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 
 // statements are the texts that run often, rendered once.
 type statements struct {
-	settings                                 string
-	rowsOfTopic, rowsOf, allRows             string
-	rowsAt, lockRows, lockRow                string
-	insertRow, claimRow, settleRow           string
-	endBlocker, release, event, state, scope string
+	settings                          string
+	rowsOfTopic, rowsOf, allRows      string
+	rowsAt, lockRows, lockRow         string
+	insertRow, claimRow, settleRow    string
+	endBlocker, release, event, state string
 }
 
 func statementsOf(n schemaName, cfg InboxConfig) statements {
