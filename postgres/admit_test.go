@@ -255,7 +255,7 @@ func TestBurialOfHostileMessageCannotFail(t *testing.T) {
 	must(t, tx.Bury(t.Context(), []inbox.DeadLetter{{
 		Message: semel.Message{
 			Topic: "orders", Partition: 3, Offset: 9, Timestamp: time.UnixMilli(1<<63 - 1), Key: all, Value: []byte{},
-			Headers: []semel.Header{{"plain", all}, {"plain", nil}, {"", []byte{}}, {"nul\x00", nil}, {"bad\xff", nil}},
+			Headers: []semel.Header{{Name: "plain", Value: all}, {Name: "plain"}, {Value: []byte{}}, {Name: "nul\x00"}, {Name: "bad\xff"}},
 		},
 		SentID: string(all) + strings.Repeat("é", 3000), Class: inbox.DeadDecode, SQLState: "22\x0000",
 		Error: "a\x00\xff" + strings.Repeat("é", 3000), Attempts: 2,
