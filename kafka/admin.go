@@ -1,0 +1,236 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+)
+
+// AdminConfig says which cluster an [Admin] asks.
+type AdminConfig struct {
+	Brokers []string
+	Options []kgo.Opt // TLS, SASL ([Security])
+}
+
+// Admin is what commands ask of a cluster and do to it. It is a member of nothing.
+type Admin struct {
+	cl  *kgo.Client
+	adm *kadm.Client
+}
+
+// NewAdmin makes one; it connects when it is first used.
+func NewAdmin(cfg AdminConfig) (*Admin, error) {
+	if len(cfg.Brokers) == 0 {
+		return nil, errors.New("kafka: no brokers")
+	}
+	cl, err := kgo.NewClient(append(slices.Clone(cfg.Options),
+		kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID(clientID), kgo.RetryTimeout(6*time.Second))...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	return &Admin{cl: cl, adm: kadm.NewClient(cl)}, nil
+}
+
+// Close frees the connections.
+func (a *Admin) Close() { a.cl.Close() }
+
+// Cluster is the cluster's ID.
+func (a *Admin) Cluster(ctx context.Context) (string, error) {
+	md, err := a.adm.BrokerMetadata(ctx)
+	if err != nil {
+		return "", fmt.Errorf("cluster: %w", err)
+	}
+	return md.Cluster, nil
+}
+
+// ErrTopicExists is answered when a topic to be created is there.
+var ErrTopicExists error = kerr.TopicAlreadyExists
+
+// CreateTopic makes a topic with the cluster's replication factor.
+func (a *Admin) CreateTopic(ctx context.Context, name string, partitions int32, configs map[string]string) error {
+	cs := make(map[string]*string, len(configs))
+	for k, v := range configs {
+		cs[k] = &v
+	}
+	r, err := a.adm.CreateTopic(ctx, partitions, -1, cs, name)
+	if err == nil {
+		err = r.Err
+	}
+	if err != nil {
+		return fmt.Errorf("create topic %s: %w", name, err)
+	}
+	return nil
+}
+
+// DeleteTopic deletes a topic and all that is in it.
+func (a *Admin) DeleteTopic(ctx context.Context, name string) error {
+	r, err := a.adm.DeleteTopic(ctx, name)
+	if err == nil {
+		err = r.Err
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return &inbox.UnknownTopicError{Topic: name}
+	}
+	if err != nil {
+		return fmt.Errorf("delete topic %s: %w", name, err)
+	}
+	return nil
+}
+
+// Topic is what the cluster says of a topic.
+type Topic struct {
+	Name       string
+	ID         semel.TopicID
+	Partitions int32
+	// Configs are the settings in force; nil if this client may not see them.
+	Configs map[string]string
+}
+
+// Topics describes topics; none named: all but the cluster's own. One that doesn't
+// exist is an [inbox.UnknownTopicError].
+func (a *Admin) Topics(ctx context.Context, names ...string) ([]Topic, error) {
+	md, err := a.adm.ListTopics(ctx, names...)
+	if err != nil {
+		return nil, fmt.Errorf("topics: %w", err)
+	}
+	var ts []Topic
+	var known []string
+	for _, d := range md.Sorted() {
+		if errors.Is(d.Err, kerr.UnknownTopicOrPartition) {
+			return nil, &inbox.UnknownTopicError{Topic: d.Topic}
+		}
+		if d.Err != nil {
+			return nil, fmt.Errorf("topic %s: %w", d.Topic, d.Err)
+		}
+		ts = append(ts, Topic{Name: d.Topic, ID: semel.TopicID(d.ID), Partitions: int32(len(d.Partitions))})
+		known = append(known, d.Topic)
+	}
+	if len(known) == 0 {
+		return ts, nil
+	}
+	configs, err := a.adm.DescribeTopicConfigs(ctx, known...)
+	if err != nil {
+		return ts, nil // they are a bonus
+	}
+	for i := range ts {
+		c, err := configs.On(ts[i].Name, nil)
+		if err != nil || c.Err != nil {
+			continue
+		}
+		ts[i].Configs = make(map[string]string, len(c.Configs))
+		for _, k := range c.Configs {
+			ts[i].Configs[k.Key] = k.MaybeValue()
+		}
+	}
+	return ts, nil
+}
+
+// Offset is what a group has committed of a partition, and the note beside it.
+type Offset = inbox.Ack
+
+// Offsets are those of the group, by partition; none of a group that isn't there.
+func (a *Admin) Offsets(ctx context.Context, group string) ([]Offset, error) {
+	offsets, err := a.adm.FetchOffsets(ctx, group)
+	if err == nil {
+		err = offsets.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("offsets of group %s: %w", group, err)
+	}
+	var os []Offset
+	for _, o := range offsets.Sorted() {
+		if o.At >= 0 {
+			os = append(os, Offset{Mark: inbox.Mark{Partition: semel.Partition{Topic: o.Topic, Number: o.Partition}, Next: o.At}, Note: o.Metadata})
+		}
+	}
+	return os, nil
+}
+
+// Log is how far a partition reaches.
+type Log struct {
+	semel.Partition
+	Start  int64 // the first offset still there
+	End    int64 // the high watermark
+	Stable int64 // the last stable offset
+}
+
+// Logs are those of all partitions of the topics.
+func (a *Admin) Logs(ctx context.Context, topics ...string) ([]Log, error) {
+	var ls []Log
+	if _, err := a.Topics(ctx, topics...); err != nil || len(topics) == 0 {
+		return nil, err
+	}
+	var of [3]kadm.ListedOffsets
+	for i, list := range []func(context.Context, ...string) (kadm.ListedOffsets, error){
+		a.adm.ListStartOffsets, a.adm.ListCommittedOffsets, a.adm.ListEndOffsets,
+	} {
+		offsets, err := list(ctx, topics...)
+		if err == nil {
+			err = offsets.Error()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("offsets of topics: %w", err)
+		}
+		of[i] = offsets
+	}
+	of[2].Each(func(end kadm.ListedOffset) {
+		l := Log{Partition: semel.Partition{Topic: end.Topic, Number: end.Partition}, End: end.Offset}
+		if o, ok := of[0].Lookup(end.Topic, end.Partition); ok {
+			l.Start = o.Offset
+		}
+		if o, ok := of[1].Lookup(end.Topic, end.Partition); ok {
+			l.Stable = o.Offset
+		}
+		ls = append(ls, l)
+	})
+	slices.SortFunc(ls, func(a, b Log) int { return byPartition(a.Partition, b.Partition) })
+	return ls, nil
+}
+
+// DeleteRecords deletes what lies below the marks.
+func (a *Admin) DeleteRecords(ctx context.Context, below []inbox.Mark) error {
+	os := make(kadm.Offsets)
+	for _, m := range below {
+		os.AddOffset(m.Topic, m.Number, m.Next, -1)
+	}
+	r, err := a.adm.DeleteRecords(ctx, os)
+	if err == nil {
+		err = r.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("delete records: %w", err)
+	}
+	return nil
+}
+
+// Group is a consumer group: its state in the broker's words, and how many members
+// it has.
+type Group struct {
+	State   string
+	Members int
+}
+
+// Group describes a group; one that isn't there is Dead.
+func (a *Admin) Group(ctx context.Context, group string) (Group, error) {
+	gs, err := a.adm.DescribeGroups(ctx, group)
+	if err == nil {
+		err = gs.Error()
+	}
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return Group{State: "Dead"}, nil
+	}
+	if err != nil {
+		return Group{}, fmt.Errorf("group %s: %w", group, err)
+	}
+	g := gs[group]
+	return Group{State: g.State, Members: len(g.Members)}, nil
+}
