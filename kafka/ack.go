@@ -146,7 +146,7 @@ func (s *Source) learn(ctx context.Context) error {
 	if !ask {
 		return nil
 	}
-	offsets, err := s.adm.FetchOffsets(ctx, s.cfg.Group)
+	offsets, err := offsetsOf(ctx, s.adm, s.cfg.Group)
 	if err != nil {
 		return err
 	}
@@ -157,9 +157,6 @@ func (s *Source) learn(ctx context.Context) error {
 			continue
 		}
 		if o, ok := offsets.Lookup(p.Topic, p.Number); ok {
-			if o.Err != nil {
-				return o.Err
-			}
 			p.committed = o.At
 		}
 		p.known = true

@@ -139,10 +139,7 @@ type Offset = inbox.Ack
 
 // Offsets are those of the group, by partition; none of a group that isn't there.
 func (a *Admin) Offsets(ctx context.Context, group string) ([]Offset, error) {
-	offsets, err := a.adm.FetchOffsets(ctx, group)
-	if err == nil {
-		err = offsets.Error()
-	}
+	offsets, err := offsetsOf(ctx, a.adm, group)
 	if err != nil {
 		return nil, fmt.Errorf("offsets of group %s: %w", group, err)
 	}

@@ -63,10 +63,10 @@ type SourceConfig struct {
 	// MaxBytes bounds what is fetched and held, decompressed data included, for
 	// this source. A quarter each for: what is on its way from the brokers; what
 	// has arrived and waits; what of it is decompressed ahead; what the last
-	// Poll handed out. Beyond it: the rest of one record batch in each quarter,
-	// since a batch comes whole and is decompressed whole, and the messages'
-	// own headers in memory (some 200 bytes for each one of a delivery).
-	// Default 32 MiB.
+	// Poll handed out. Beyond it: one record batch per partition, since a batch
+	// comes whole and is decompressed whole (producers make them 1 MB at most,
+	// unless they were told otherwise), and some 200 bytes for each message of a
+	// delivery. Default 32 MiB.
 	MaxBytes int
 
 	// Options are for the client: TLS, SASL ([Security]), a dialer, hooks. What

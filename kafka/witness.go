@@ -71,9 +71,7 @@ func (s *Source) witness(ctx context.Context, topics []string) ([]inbox.Witness,
 		})
 	}
 	g.Go(func() (err error) {
-		if acked, err = s.adm.FetchOffsets(ctx, s.cfg.Group); err == nil {
-			err = acked.Error()
-		}
+		acked, err = offsetsOf(ctx, s.adm, s.cfg.Group)
 		return err
 	})
 	g.Go(func() error {
@@ -120,6 +118,18 @@ func (s *Source) witness(ctx context.Context, topics []string) ([]inbox.Witness,
 		}
 	}
 	return ws, nil
+}
+
+// offsetsOf a group; none if it isn't there.
+func offsetsOf(ctx context.Context, adm *kadm.Client, group string) (kadm.OffsetResponses, error) {
+	offsets, err := adm.FetchOffsets(ctx, group)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, nil
+	}
+	if err == nil {
+		err = offsets.Error()
+	}
+	return offsets, err
 }
 
 func at(offsets kadm.ListedOffsets, p kadm.PartitionDetail) int64 {

@@ -1,0 +1,270 @@
+package kafka_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/kafka"
+)
+
+// cluster is a broker of the test's own, to break.
+func cluster(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second)}, opts...)...)
+	must(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestAnotherLeaderEpochIsDoubted(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, "t"))
+	fill(t, c.ListenAddrs(), "t", 100, 0)
+	s := source(t, c.ListenAddrs(), "g", "t")
+	r := read(t, s)
+	r.until("some is read", 5, func() bool { return len(r.got) >= 5 })
+	must(t, c.MoveTopicPartition("t", 0, 1-c.LeaderFor("t", 0)))
+	fill(t, c.ListenAddrs(), "t", 100, 0)
+	r.until("the doubt is there", 0, func() bool { return len(r.doubted) == 1 })
+	at := r.next[part("t", 0)]
+	must(t, s.Seek(within(t), mark("t", 0, at)))
+	r.runs = nil
+	r.until("the rest is read", 50, func() bool { return len(r.got) == 200 })
+	var epochs []int32
+	for _, run := range r.runs {
+		for _, e := range run.Epochs {
+			epochs = append(epochs, e.Number)
+			if len(epochs) == 1 && e.First != at || len(epochs) == 2 && e.First != 100 {
+				t.Errorf("epoch %d begins at %d", e.Number, e.First)
+			}
+		}
+	}
+	if len(epochs) != 2 || epochs[0] >= epochs[1] {
+		t.Errorf("epochs %v", epochs)
+	}
+	e, err := s.EpochEnd(within(t), part("t", 0), epochs[0])
+	must(t, err)
+	if e.Number != epochs[0] || e.End != 100 {
+		t.Errorf("the older epoch: %+v", e)
+	}
+}
+
+func TestADoubtIsNotLostToASeek(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, "t"))
+	fill(t, c.ListenAddrs(), "t", 100, 0)
+	s := source(t, c.ListenAddrs(), "g", "t")
+	r := read(t, s)
+	r.until("some is read", 5, func() bool { return len(r.got) >= 5 })
+	must(t, c.MoveTopicPartition("t", 0, 1-c.LeaderFor("t", 0)))
+	_, err := s.Witness(within(t), []string{"t"}) // sees the new epoch
+	must(t, err)
+	must(t, s.Seek(within(t), mark("t", 0, r.next[part("t", 0)])))
+	d, err := s.Poll(within(t), 100)
+	must(t, err)
+	if len(d.Doubted) != 1 || len(d.Runs) > 0 {
+		t.Errorf("a seek covered the doubt: %+v", d)
+	}
+}
+
+func TestARefusedReaderIsToldWhy(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.SeedTopics(1, "t"))
+	fill(t, c.ListenAddrs(), "t", 10, 0)
+	f := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Err: kerr.TopicAuthorizationFailed})
+	s := source(t, c.ListenAddrs(), "g", "t")
+	ctx := within(t)
+	var err error
+	for err == nil {
+		d, e := s.Poll(ctx, 10)
+		for range d.Gained {
+			must(t, s.Seek(ctx, mark("t", 0, 0)))
+		}
+		err = e
+	}
+	if !errors.Is(err, kerr.TopicAuthorizationFailed) {
+		t.Fatal(err)
+	}
+	f.Remove()
+	for ctx.Err() == nil {
+		if d, err := s.Poll(ctx, 10); err == nil && len(d.Runs) == 1 {
+			break
+		}
+	}
+	must(t, ctx.Err())
+}
+
+func TestADamagedBatchIsAnErrorAndNoLoss(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.SeedTopics(1, "t"))
+	fill(t, c.ListenAddrs(), "t", 50, 0)
+	s := source(t, c.ListenAddrs(), "g", "t", func(cfg *kafka.SourceConfig) {
+		cfg.Options = []kgo.Opt{kgo.Dialer((&flipper{}).dial)}
+	})
+	ctx := within(t)
+	var got []semel.Message
+	failed := 0
+	for len(got) < 50 {
+		d, err := s.Poll(ctx, 100)
+		if err != nil {
+			failed++
+		}
+		for range d.Gained {
+			must(t, s.Seek(ctx, mark("t", 0, 0)))
+		}
+		for _, run := range d.Runs {
+			for _, m := range run.Messages {
+				if m.Offset != int64(len(got)) {
+					t.Fatalf("%d after %d messages", m.Offset, len(got))
+				}
+				got = append(got, m)
+			}
+		}
+		must(t, ctx.Err())
+	}
+	if failed == 0 {
+		t.Error("the damage went unnoticed, or never was")
+	}
+}
+
+// flipper damages the first large answer that it sees.
+type flipper struct{ done bool }
+
+func (f *flipper) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	return &flipped{c, f}, err
+}
+
+type flipped struct {
+	net.Conn
+	f *flipper
+}
+
+func (c *flipped) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 800 && !c.f.done {
+		c.f.done = true
+		p[n-20] ^= 0x55
+	}
+	return n, err
+}
+
+func TestAnAckSurvivesRebalanceLostAnswersAndAMovedCoordinator(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, "t"))
+	s := source(t, c.ListenAddrs(), "g", "t")
+	_, adm := foreign(t, c.ListenAddrs())
+	r := read(t, s)
+	r.until("it is assigned", 0, func() bool { return len(r.next) == 1 })
+	for i, e := range []*kerr.Error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.CoordinatorNotAvailable, kerr.NotCoordinator} {
+		f := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: e, Hits: 2})
+		want := int64(i + 1)
+		s.Ack(ack("t", 0, want, "n"))
+		eventually(t, "it is there after "+e.Message, func() bool { at, _ := committed(t, adm, "g", "t", 0); return at == want })
+		f.Remove()
+		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: e, Hits: 2})
+		must(t, s.Sign(within(t), ack("t", 0, want-1, "s")))
+		if at, _ := committed(t, adm, "g", "t", 0); at != want-1 {
+			t.Errorf("signed %d, there is %d", want-1, at)
+		}
+	}
+	c.RehashCoordinators()
+	s.Ack(ack("t", 0, 9, "n"))
+	eventually(t, "it is there", func() bool { at, _ := committed(t, adm, "g", "t", 0); return at == 9 })
+}
+
+func TestCompactionLeavesHolesAndTheEndIsReached(t *testing.T) { // G13
+	t.Parallel()
+	c := cluster(t)
+	must(t, c.CreateTopic("t", 1, map[string]string{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.ms": "1", "min.compaction.lag.ms": "0", "segment.bytes": "2000"}))
+	cl, _ := foreign(t, c.ListenAddrs())
+	for i := range 500 {
+		must(t, cl.ProduceSync(within(t), &kgo.Record{Topic: "t", Key: []byte{byte(i % 10)}, Value: []byte{byte(i / 10)}}).FirstErr())
+	}
+	c.Compact()
+	r := read(t, source(t, c.ListenAddrs(), "g", "t"))
+	r.until("the end is reached", 100, func() bool { return r.next[part("t", 0)] == 500 })
+	if len(r.got) >= 500 {
+		t.Fatalf("%d messages: nothing was compacted", len(r.got))
+	}
+	last := map[byte]byte{}
+	for _, m := range r.got {
+		last[m.Key[0]] = m.Value[0]
+	}
+	for k, v := range last {
+		if v != 49 {
+			t.Errorf("key %d ends at %d", k, v)
+		}
+	}
+}
+
+func TestTLSAndSASL(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ca, server := certificates(t, dir)
+	for _, mechanism := range kafka.Mechanisms {
+		t.Run(mechanism, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t, kfake.EnableSASL(), kfake.Superuser(mechanism, "semel", "secret"), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}), kfake.SeedTopics(1, "t"))
+			secret := filepath.Join(t.TempDir(), "secret")
+			must(t, os.WriteFile(secret, []byte("wrong\n"), 0o600))
+			opts, err := kafka.Security(&kafka.TLS{CA: ca}, &kafka.SASL{Mechanism: mechanism, User: "semel", Password: kafka.PasswordFile(secret)})
+			must(t, err)
+			s, err := kafka.NewSource(kafka.SourceConfig{Brokers: c.ListenAddrs(), Topics: []string{"t"}, Group: "g", Options: opts})
+			must(t, err)
+			defer s.Close()
+			if _, err := s.Poll(within(t), 1); !errors.Is(err, kerr.SaslAuthenticationFailed) {
+				t.Errorf("a wrong password: %v", err)
+			}
+			must(t, os.WriteFile(secret, []byte("secret\n"), 0o600)) // read again
+			a, err := kafka.NewAdmin(kafka.AdminConfig{Brokers: c.ListenAddrs(), Options: opts})
+			must(t, err)
+			defer a.Close()
+			_, err = a.Topics(within(t), "t")
+			must(t, err)
+			r := read(t, s)
+			r.until("it is assigned", 1, func() bool { return len(r.next) == 1 })
+		})
+	}
+	if _, err := kafka.Security(&kafka.TLS{CA: filepath.Join(dir, "none")}, nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if _, err := kafka.Security(nil, &kafka.SASL{Mechanism: "GSSAPI", User: "u", Password: kafka.Password("p")}); err == nil {
+		t.Error("an unknown mechanism is accepted")
+	}
+}
+
+// certificates makes an authority's file and a server's certificate.
+func certificates(t *testing.T, dir string) (caFile string, server tls.Certificate) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	must(t, err)
+	caFile = filepath.Join(dir, "ca.pem")
+	must(t, os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	return caFile, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
