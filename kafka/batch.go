@@ -76,7 +76,7 @@ func scan(rp *kmsg.FetchResponseTopicPartition, from int64) (batches []batch, ne
 		if b.skip = control || aborted; b.skip {
 			b.stored, b.size = nil, 0
 		}
-		if b.last < from {
+		if b.last < next {
 			continue
 		}
 		batches = append(batches, b)

@@ -135,6 +135,7 @@ func (r *reader) turn(ctx context.Context, max int) inbox.Delivery {
 		r.t.Fatalf("%d messages instead of at most %d", n, max)
 	}
 	if len(d.Gained) > 0 {
+		ctx := within(r.t)
 		if _, err := r.s.Witness(ctx, []string{d.Gained[0].Topic}); err != nil {
 			r.t.Fatal(err)
 		}
