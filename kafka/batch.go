@@ -285,4 +285,3 @@ func (b *batch) take(ms []semel.Message, hs []semel.Header, p semel.Partition, f
 	}
 	return ms, hs, next, took, end, nil
 }
-

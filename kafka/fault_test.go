@@ -272,7 +272,6 @@ func certificates(t *testing.T, dir string) (caFile string, server tls.Certifica
 	return caFile, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-
 func TestAnOutageIsToldAndEnds(t *testing.T) {
 	t.Parallel()
 	b, cfg := testenv.OwnBroker(t, map[string]int32{"t": 2})

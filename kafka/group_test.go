@@ -500,4 +500,3 @@ func TestAdminSeesTopicsGroupsAndLogs(t *testing.T) {
 	}
 	must(t, a.DeleteTopic(ctx, topic))
 }
-
