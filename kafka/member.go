@@ -106,11 +106,28 @@ func (m *member) assigned(ps []semel.Partition) {
 
 // revoked waits until Poll has given the partitions up: the group gives them to
 // nobody before this returns.
-func (m *member) revoked(ps []semel.Partition) {
-	if len(ps) == 0 {
+func (m *member) revoked(ps []semel.Partition) { m.give(event{lost: ps, clean: true}) }
+
+// lost are partitions that may belong to others already. It waits for Poll as
+// well: a process that is stuck, and was put out for it, doesn't join again before
+// it comes back.
+func (m *member) lost(ps []semel.Partition) {
+	m.s.mu.Lock()
+	for _, q := range ps {
+		if p := m.s.parts[q]; p != nil {
+			p.gone = true
+			m.s.void(p)
+		}
+	}
+	m.s.mu.Unlock()
+	m.give(event{lost: ps})
+}
+
+func (m *member) give(e event) {
+	if len(e.lost) == 0 {
 		return
 	}
-	e := event{lost: ps, taken: make(chan struct{})}
+	e.taken = make(chan struct{})
 	m.s.mu.Lock()
 	m.post(e)
 	m.s.mu.Unlock()
@@ -118,19 +135,6 @@ func (m *member) revoked(ps []semel.Partition) {
 	case <-e.taken:
 	case <-m.quit:
 	}
-}
-
-// lost needn't wait: they belong to others already.
-func (m *member) lost(ps []semel.Partition) {
-	m.s.mu.Lock()
-	defer m.s.mu.Unlock()
-	for _, q := range ps {
-		if p := m.s.parts[q]; p != nil {
-			p.gone = true
-			m.s.void(p)
-		}
-	}
-	m.post(event{lost: ps})
 }
 
 // post: mu is held.

@@ -98,11 +98,11 @@ type pin struct {
 	epoch int32
 }
 
-// event is a change of the assignment. Whoever waits for it to be taken up waits
-// for taken.
+// event is a change of the assignment.
 type event struct {
 	gained, lost []semel.Partition
-	taken        chan struct{}
+	clean        bool          // what is lost is still ours until it is taken up
+	taken        chan struct{} // closed when Poll has taken up a loss
 }
 
 // NewSource makes a source; it connects when it is first used and joins the group
@@ -238,7 +238,7 @@ func (s *Source) rebalance(ctx context.Context, d *inbox.Delivery) error {
 		if again { // each delivery says one thing about a partition
 			return nil
 		}
-		if e.taken != nil {
+		if e.clean {
 			if err := s.flush(ctx, e.lost); ctx.Err() != nil {
 				return ctx.Err()
 			} else if err != nil {
