@@ -616,8 +616,8 @@ func TestWholeTurnInEveryModeOfThePool(t *testing.T) {
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			url := migrated(t)
-			s, row := lane(t, url+"?default_query_exec_mode="+mode)
+			database := migrated(t)
+			s, row := lane(t, with(t, database, "default_query_exec_mode", mode))
 			for range 3 {
 				sp := span(row, 200)
 				sp.Epochs = []inbox.Epoch{{Number: 1, First: row.Next}}
@@ -700,4 +700,17 @@ func TestForgetRemovesWhatTheWindowNoLongerCovers(t *testing.T) {
 		t.Error("a consumer that stands still forgot")
 	}
 	_ = row
+}
+
+// with sets a parameter of a database's URL.
+func with(t *testing.T, database, name, value string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set(name, value)
+	u.RawQuery = q.Encode()
+	return u.String()
 }
