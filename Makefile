@@ -60,10 +60,9 @@ test-real-data: ## real input, whole: SEMEL_REAL_DATA=folder that holds it
 	$(with_postgres) $(GO) test -count=1 -timeout 60m -run RealData -v ./...
 
 .PHONY: examples
-examples: ## build and run the examples
-	@if [[ ! -d examples ]]; then echo "no examples yet"; exit 0; fi; \
-	find examples -name go.mod -exec dirname {} \; | while read -r dir; do (set -x; cd "$$dir"; $(GO) vet ./...); done; \
-	set -x; $(with_postgres) $(GO) test -count=1 ./examples/...
+examples: ## build and run the examples, on the embedded broker and a real PostgreSQL
+	cd examples && $(GO) vet ./...
+	$(with_postgres) $(GO) -C examples test -count=1 ./...
 
 .PHONY: lint
 lint: ## vet (for macOS too), gofumpt, staticcheck
