@@ -203,6 +203,23 @@ func TestLostConnectionIsAnOutageAndReplaced(t *testing.T) {
 	begin(t, s, span(l.Rows[0], 1))
 }
 
+func TestSessionEndedDuringCommitIsAmbiguous(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	sp := span(row, 1)
+	must(t, begin(t, s, sp).Commit(t.Context(), []inbox.Settled{{Span: sp}})) // statements are prepared
+	row.Next++
+	sp = span(row, 1)
+	tx := begin(t, s, sp)
+	ask[bool](t, connect(t, url), "SELECT pg_terminate_backend($1, 5000)", tx.DB().Conn().PgConn().PID())
+	err := tx.Commit(t.Context(), []inbox.Settled{{Span: sp}})
+	if err == nil || tx.Class(err) != inbox.ClassAmbiguous {
+		t.Errorf("%v: class %s", err, tx.Class(err))
+	}
+	begin(t, s, sp)
+}
+
 func TestReadOnlyServerIsLeft(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)

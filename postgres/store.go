@@ -254,9 +254,9 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 	}
 	settle := write(func(i int, c string) string {
 		if c == "epochs" {
-			return fmt.Sprintf("%s = $%d::text::jsonb", c, i+7)
+			return fmt.Sprintf("%s = $%d::text::jsonb", c, i+5)
 		}
-		return fmt.Sprintf("%s = $%d", c, i+7)
+		return fmt.Sprintf("%s = $%d", c, i+5)
 	})
 
 	st := statements{
@@ -275,11 +275,11 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 			") VALUES ($1, $2, $3, " + strings.Join(values, ", ") + ") RETURNING updated_at",
 		claimRow: "UPDATE semel.watermark SET updated_at = clock_timestamp(), " + strings.Join(sets, ", ") + key("") +
 			" RETURNING updated_at, ctid::text",
-		// The row is locked and was compared, so one row is written; were it none,
-		// the division would fail and COMMIT, which follows in the same pipeline,
-		// would not be executed.
+		// The row is locked and was compared, so it still lies there and is written;
+		// were it not, the division would fail and COMMIT, which follows in the same
+		// pipeline, would not be executed.
 		settleRow: "WITH done AS (UPDATE semel.watermark SET updated_at = clock_timestamp(), " + settle + key("") +
-			" AND ctid = $4::text::tid AND claim_token = $5 AND next_offset = $6 RETURNING ctid::text AS place)" +
+			" AND ctid = $4::text::tid RETURNING ctid::text AS place)" +
 			" SELECT (SELECT place FROM done), 1 / (SELECT count(*) FROM done)",
 		// After lock_timeout nobody waits any more, so pg_blocking_pids would say
 		// nothing; the row's xmax is the transaction that holds it.
@@ -299,7 +299,7 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 	return st
 }
 
-// settledValues are the values of settleRow from $7 on.
+// settledValues are the values of settleRow from $5 on.
 func settledValues(r inbox.Row) []any {
 	v := []any{r.Next, int32(r.UncleanClaims), jsonOf(r.Epochs), r.Accounts.Settled.Count, int64(r.Accounts.Settled.Sum)}
 	for _, t := range r.Accounts.Outcome {

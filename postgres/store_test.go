@@ -617,7 +617,7 @@ func TestWholeTurnInEveryModeOfThePool(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			database := migrated(t)
-			s, row := lane(t, with(t, database, "default_query_exec_mode", mode))
+			s, row := lane(t, with(t, with(t, database, "default_query_exec_mode", mode), "pool_max_conns", "1"))
 			for range 3 {
 				sp := span(row, 200)
 				sp.Epochs = []inbox.Epoch{{Number: 1, First: row.Next}}

@@ -182,9 +182,10 @@ func (t *inboxTx) swallowed() error {
 }
 
 // Commit writes the rows with their new counters and commits, in one pipeline:
-// the server skips COMMIT when a statement before it fails. An error that the
-// server reports short of ending the session is definite; anything else leaves
-// open whether COMMIT was executed, a context that ended included.
+// the server skips COMMIT when a statement before it fails. The tag of COMMIT is
+// definite, whatever follows it, and so is an error that the server reports short
+// of ending the session; anything else leaves open whether COMMIT was executed, a
+// context that ended included.
 func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 	if t.ended {
 		return pgx.ErrTxClosed
@@ -204,7 +205,7 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 		row.Next, row.UncleanClaims = st.To, 0
 		row.Epochs = keepEpochs(row.Epochs, st.Epochs)
 		row.Accounts = row.Accounts.Plus(st.Accounts)
-		args := []any{t.store.consumer.Name, st.Topic, st.Partition.Number, was.ctid, uuidOf(was.Token), was.Next}
+		args := []any{t.store.consumer.Name, st.Topic, st.Partition.Number, was.ctid}
 		b.Queue(t.store.sql.settleRow, append(args, settledValues(row)...)...).QueryRow(func(r pgx.Row) error {
 			var place string
 			var one int64
@@ -217,7 +218,7 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 	b.Queue("COMMIT").Exec(func(ct pgconn.CommandTag) error { tag = ct; return nil })
 	err := t.conn.SendBatch(ctx, &b).Close()
 	switch pg := (*pgconn.PgError)(nil); {
-	case err == nil && tag.String() == "COMMIT":
+	case tag.String() == "COMMIT":
 		t.ended, t.was = true, 'I'
 		for p, place := range places {
 			t.store.places[p] = place
