@@ -197,11 +197,12 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 
 // statements are the texts that run often, rendered once.
 type statements struct {
-	settings                          string
-	rowsOfTopic, rowsOf, allRows      string
-	rowsAt, lockRows, lockRow         string
-	insertRow, claimRow, settleRow    string
-	endBlocker, release, event, state string
+	settings, state, event             string
+	rowsOfTopic, rowsOf, allRows       string
+	rowsAt, rowsFar, lockRows, lockRow string
+	settleRow, settleFar               string
+	insertRow, claimRow, release       string
+	endBlocker                         string
 }
 
 func statementsOf(n schemaName, cfg InboxConfig) statements {
@@ -296,8 +297,15 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 		&st.claimRow, &st.settleRow, &st.endBlocker, &st.release, &st.event, &st.state} {
 		*s = n.sql(*s)
 	}
+	st.rowsFar, st.settleFar = st.rowsAt+" -- far", st.settleRow+" -- far"
 	return st
 }
+
+// far says whether a row lies so far back (page 100 and more) that its table has
+// grown, as it does under a long snapshot. Statements that find rows by place
+// have a second text for it: a plan that was kept from when the table was one
+// page reads all of the table, a plan made now goes to the place.
+func far(ctid string) bool { return strings.IndexByte(ctid, ',') > len("(99") }
 
 // settledValues are the values of settleRow from $5 on.
 func settledValues(r inbox.Row) []any {

@@ -667,7 +667,7 @@ func TestLookTellsTheDesiredState(t *testing.T) {
 func TestForgetRemovesWhatTheWindowNoLongerCovers(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)
-	s, row := lane(t, url)
+	s, _ := lane(t, url)
 	c := connect(t, url)
 	exec1(t, c, `INSERT INTO semel.inbox_1_0 (id, at, how) SELECT gen_random_uuid(), now() - interval '2 hours', 'a' FROM generate_series(1, 20000)`)
 	exec1(t, c, `INSERT INTO semel.inbox_1_0 (id) SELECT gen_random_uuid() FROM generate_series(1, 100)`)
@@ -699,7 +699,6 @@ func TestForgetRemovesWhatTheWindowNoLongerCovers(t *testing.T) {
 	if forget(); ask[int](t, c, "SELECT count(*)::int FROM semel.inbox") != 101 {
 		t.Error("a consumer that stands still forgot")
 	}
-	_ = row
 }
 
 // with sets a parameter of a database's URL.
@@ -713,4 +712,33 @@ func with(t *testing.T, database, name, value string) string {
 	q.Set(name, value)
 	u.RawQuery = q.Encode()
 	return u.String()
+}
+
+func TestLongSnapshotDoesNotSlowTheWatermark(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	commit := func(n int) {
+		t.Helper()
+		for range n {
+			sp := span(row, 1)
+			tx := begin(t, s, sp)
+			_, err := tx.DB().Exec(t.Context(), "SELECT pg_stat_force_next_flush()")
+			must(t, err)
+			must(t, tx.Commit(t.Context(), []inbox.Settled{{Span: sp}}))
+			row.Next = sp.To
+		}
+	}
+	commit(10) // plans are kept
+	old, c := connect(t, url), connect(t, url)
+	exec1(t, old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM semel.watermark")
+	exec1(t, c, "DO $$ BEGIN FOR i IN 1..4000 LOOP UPDATE semel.watermark SET updated_at = now(); COMMIT; END LOOP; END $$")
+	commit(2)
+	const read = `SELECT pg_stat_get_tuples_returned('semel.watermark'::regclass) + sum(pg_stat_get_tuples_returned(indexrelid))::bigint
+		FROM pg_index WHERE indrelid = 'semel.watermark'::regclass`
+	before := ask[int](t, c, read)
+	commit(10)
+	if n := ask[int](t, c, read) - before; n > 100 {
+		t.Errorf("10 commits read %d rows", n)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -69,10 +70,13 @@ func (s *InboxStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[pg
 		return err
 	}
 	tx, now, err := s.begin(ctx, semel.ID(spans[0].Token).String(), func(b *pgx.Batch) {
-		if len(ctids) == len(spans) {
-			b.Queue(s.sql.rowsAt, s.consumer.Name, ctids).Query(take)
-		} else {
+		switch {
+		case len(ctids) < len(spans):
 			b.Queue(s.sql.lockRows, s.consumer.Name, topics, numbers).Query(take)
+		case slices.ContainsFunc(ctids, far):
+			b.Queue(s.sql.rowsFar, s.consumer.Name, ctids).Query(take)
+		default:
+			b.Queue(s.sql.rowsAt, s.consumer.Name, ctids).Query(take)
 		}
 	})
 	if err == nil && !matches(spans, rows) && len(ctids) == len(spans) {
@@ -206,7 +210,11 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 		row.Epochs = keepEpochs(row.Epochs, st.Epochs)
 		row.Accounts = row.Accounts.Plus(st.Accounts)
 		args := []any{t.store.consumer.Name, st.Topic, st.Partition.Number, was.ctid}
-		b.Queue(t.store.sql.settleRow, append(args, settledValues(row)...)...).QueryRow(func(r pgx.Row) error {
+		settle := t.store.sql.settleRow
+		if far(was.ctid) {
+			settle = t.store.sql.settleFar
+		}
+		b.Queue(settle, append(args, settledValues(row)...)...).QueryRow(func(r pgx.Row) error {
 			var place string
 			var one int64
 			err := r.Scan(&place, &one)
