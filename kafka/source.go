@@ -55,7 +55,8 @@ type Source struct {
 	held    int  // bytes fetched that wait
 	ids     map[string]semel.TopicID
 	trouble map[string]*trouble
-	failure error // for the next Poll
+	failure error  // for the next Poll that has nothing better to say
+	failing string // what failure is about
 
 	out   []*part // whose buffers the last delivery uses
 	names names
@@ -485,7 +486,7 @@ func (s *Source) failed(what string, err error, now bool) {
 	}
 	if (now || time.Since(t.since) > patience) && time.Since(t.told) > time.Second {
 		t.told = time.Now()
-		s.failure = err
+		s.failure, s.failing = err, what
 		s.rouse()
 	}
 }
@@ -494,6 +495,9 @@ func (s *Source) failed(what string, err error, now bool) {
 func (s *Source) well(what string) {
 	if t := s.trouble[what]; t != nil {
 		delete(s.trouble, what)
+		if s.failing == what {
+			s.failure = nil
+		}
 		s.log.Info("broker trouble is over", "about", what, "lasted", time.Since(t.since).Round(time.Millisecond))
 	}
 }

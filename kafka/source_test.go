@@ -45,18 +45,25 @@ func TestRunsFollowOneAnotherAcrossPolls(t *testing.T) {
 func TestPartitionsShareADelivery(t *testing.T) {
 	t.Parallel()
 	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 2)
-	fill(t, brokers, topic, 300, 0)
-	fill(t, brokers, topic, 300, 1)
+	fill(t, brokers, topic, 2000, 0, 1)
 	r := read(t, source(t, brokers, topic, topic))
-	r.until("both have come", 20, func() bool { return len(r.got) >= 200 })
-	both := 0
+	count := map[int32]int{}
+	r.until("both have begun to come", 20, func() bool {
+		for _, m := range r.got {
+			count[m.Partition]++
+		}
+		r.got = nil
+		return len(count) == 2
+	})
+	r.until("more has come", 20, func() bool { return len(r.got) >= 200 })
+	second := 0
 	for _, m := range r.got {
 		if m.Partition == 1 {
-			both++
+			second++
 		}
 	}
-	if both < 50 || both > 150 {
-		t.Errorf("%d of 200 messages are of one of two equal partitions", both)
+	if second < 50 || second > 150 {
+		t.Errorf("%d of 200 messages are of one of two equal partitions", second)
 	}
 }
 
