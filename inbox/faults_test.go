@@ -149,46 +149,58 @@ func (tr *trap) letGo() {
 	}
 }
 
-func TestKilledAtAnyStep(t *testing.T) {
-	for _, at := range steps {
-		t.Run(string(at), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 2)
-			keys := append(w.send(0, 0, 35), w.send(1, 0, 35)...)
-			p, tr := w.hold(at, 2)
-			p.kill()
-			tr.letGo()
-			<-p.done
-			w.b.Expire(consumer)
-			w.start()
-			w.settledTo(35, 35)
-			w.wantOnce(keys...)
-		})
+type option = func(*inbox.Config[*inboxtest.Tx])
+
+// everyStepAndMemory runs a test with an inbox (effectively-once) and with the
+// watermark alone (at-least-once), at each step that the memory has.
+func everyStepAndMemory(t *testing.T, test func(t *testing.T, at step, memory option)) {
+	for _, memory := range []inbox.Memory{inbox.MemoryInbox, inbox.MemoryPosition} {
+		for _, at := range steps {
+			if memory == inbox.MemoryPosition && at == afterAdmit {
+				continue // it admits nothing
+			}
+			t.Run(string(memory)+"/"+string(at), func(t *testing.T) {
+				t.Parallel()
+				test(t, at, func(c *inbox.Config[*inboxtest.Tx]) { c.Memory = memory })
+			})
+		}
 	}
+}
+
+func TestKilledAtAnyStep(t *testing.T) {
+	everyStepAndMemory(t, func(t *testing.T, at step, memory option) {
+		w := newWorld(t, 2)
+		keys := append(w.send(0, 0, 35), w.send(1, 0, 35)...)
+		p, tr := w.hold(at, 2, memory)
+		p.kill()
+		tr.letGo()
+		<-p.done
+		w.b.Expire(consumer)
+		w.start(memory)
+		w.settledTo(35, 35)
+		w.wantOnce(keys...)
+	})
 }
 
 // The process is not dead, only stopped past its session: another one takes over,
 // then the first goes on with what it had in hand.
 func TestZombieGoesOnAtAnyStep(t *testing.T) {
-	for _, at := range steps {
-		t.Run(string(at), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 1)
-			keys := w.send(0, 0, 50)
-			nth := 2
-			if at == afterClaim {
-				nth = 1 // there is one partition
-			}
-			_, tr := w.hold(at, nth)
-			w.b.Expire(consumer)
-			w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Batch.Messages = 10 })
-			w.settledTo(50)
-			tr.letGo()
-			keys = append(keys, w.send(0, 50, 60)...)
-			w.settledTo(60)
-			w.wantOnce(keys...)
-		})
-	}
+	everyStepAndMemory(t, func(t *testing.T, at step, memory option) {
+		w := newWorld(t, 1)
+		keys := w.send(0, 0, 50)
+		nth := 2
+		if at == afterClaim {
+			nth = 1 // there is one partition
+		}
+		_, tr := w.hold(at, nth, memory)
+		w.b.Expire(consumer)
+		w.start(memory, func(c *inbox.Config[*inboxtest.Tx]) { c.Batch.Messages = 10 })
+		w.settledTo(50)
+		tr.letGo()
+		keys = append(keys, w.send(0, 50, 60)...)
+		w.settledTo(60)
+		w.wantOnce(keys...)
+	})
 }
 
 func TestDatabaseThatGoesBackIsHealed(t *testing.T) {
@@ -484,14 +496,21 @@ func (s *cutOffStore) Introduce(context.Context, string, func([]inbox.Row) ([]in
 }
 
 func TestLostAnswerToCommit(t *testing.T) {
-	w := newWorld(t, 1)
-	keys := w.send(0, 0, 100)
-	lost := &lossyStore{Store: w.db.NewStore()}
-	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Store = lost; c.Batch.Messages = 5 })
-	w.settledTo(100)
-	w.wantOnce(keys...)
-	if lost.fired < 5 {
-		t.Errorf("the fault fired %d times", lost.fired)
+	for _, memory := range []inbox.Memory{inbox.MemoryInbox, inbox.MemoryPosition} {
+		t.Run(string(memory), func(t *testing.T) {
+			w := newWorld(t, 1)
+			keys := w.send(0, 0, 100)
+			lost := &lossyStore{Store: w.db.NewStore()}
+			w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+				c.Store, c.Memory = lost, memory
+				c.Batch.Messages = 5
+			})
+			w.settledTo(100)
+			w.wantOnce(keys...)
+			if lost.fired < 5 {
+				t.Errorf("the fault fired %d times", lost.fired)
+			}
+		})
 	}
 }
 
