@@ -1,0 +1,260 @@
+package lab_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/kafka"
+	"github.com/semelhq/semel/postgres"
+)
+
+// spec says what a consumer under test is like. It crosses to another process as JSON.
+type spec struct {
+	Brokers  []string
+	Via      string // a proxy in front of the broker
+	Topic    string
+	Consumer string // and group
+	Database string
+	Memory   inbox.Memory
+	Latest   bool // begins with what comes after now
+	Write    string
+	Batch    int
+
+	Session, Rebalance, Lock, Idle, BatchTime time.Duration
+
+	// StopAt makes a process stand still when it comes by a step for the Nth time, until it is told to go on.
+	StopAt step
+	Nth    int
+	// Loud announces every step.
+	Loud bool
+}
+
+// Ways to write effects.
+const (
+	bySQL  = "sql"  // two statements a batch
+	byCopy = "copy" // COPY, and a statement
+	byOne  = "one"  // two statements a message
+)
+
+// step is a place in the loop where a process may stand still.
+type step string
+
+const (
+	polled    step = "polled"
+	claimed   step = "claimed"
+	begun     step = "begun and fenced"
+	admitted  step = "admitted"
+	inEffect  step = "in the effect"
+	effected  step = "effect made"
+	committed step = "COMMIT answered"
+	acked     step = "acked"
+)
+
+var steps = []step{polled, claimed, begun, admitted, inEffect, effected, committed, acked}
+
+// payload is a message's value.
+type payload struct {
+	ID      string `json:"mid"`
+	Account int64  `json:"acct"`
+	Amount  int64  `json:"d"`
+}
+
+// consumer is the loop as a user would build it, with a wrapped source and store.
+type consumer struct {
+	*inbox.Inbox[pgx.Tx]
+	pool *pgxpool.Pool
+
+	settled, redelivered, fenced, outages atomic.Int64
+}
+
+// build makes a consumer; pass is called at every step, and may be slow to return.
+func (s spec) build(pass func(step), log *slog.Logger) (*consumer, error) {
+	cfg, err := pgxpool.ParseConfig(s.Database)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = 2
+	cfg.HealthCheckPeriod = time.Minute
+	c := &consumer{}
+	if c.pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
+		return nil, err
+	}
+	source := kafka.SourceConfig{
+		Brokers: s.Brokers, Topics: []string{s.Topic}, Group: s.Consumer, Start: kafka.StartEarliest(),
+		SessionTimeout: s.Session, RebalanceTimeout: s.Rebalance, Logger: log,
+	}
+	if s.Latest {
+		source.Start = kafka.StartLatest()
+	}
+	if s.Via != "" {
+		source.Options = append(source.Options, kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, network, s.Via)
+		}))
+	}
+	src, err := kafka.NewSource(source)
+	if err != nil {
+		return nil, err
+	}
+	store := postgres.NewInboxStore(c.pool, postgres.InboxConfig{LockTimeout: s.Lock, IdleTimeout: s.Idle, Logger: log})
+	ic := inbox.Config[pgx.Tx]{
+		Consumer: s.Consumer, Source: steppedSource{src, pass}, Store: steppedStore{store, pass},
+		Memory: s.Memory, Logger: log, Reread: 500 * time.Millisecond,
+		Batch: inbox.BatchLimits{Messages: s.Batch, Time: s.BatchTime},
+		Observe: inbox.Observer{
+			Redelivered: func(_ semel.Partition, n int64) { c.redelivered.Add(n) },
+			Fenced:      func(inbox.Mismatch) { c.fenced.Add(1) },
+			Batch:       func(n int, _ time.Duration) { c.settled.Add(int64(n)) },
+			Error: func(class inbox.Class, err error) {
+				if class == inbox.ClassOutage {
+					c.outages.Add(1)
+				}
+			},
+		},
+	}
+	if s.Memory == inbox.MemoryInbox {
+		ic.ID = semel.HeaderID("message-id")
+	}
+	switch s.Write {
+	case byOne:
+		ic.Handler = func(ctx context.Context, tx pgx.Tx, m semel.Message) error {
+			return write(ctx, tx, []semel.Message{m}, insertRows, func() { pass(inEffect) })
+		}
+	case byCopy:
+		ic.BatchHandler = func(ctx context.Context, tx pgx.Tx, ms []semel.Message) error {
+			return write(ctx, tx, ms, copyRows, func() { pass(inEffect) })
+		}
+	default:
+		ic.BatchHandler = func(ctx context.Context, tx pgx.Tx, ms []semel.Message) error {
+			return write(ctx, tx, ms, insertRows, func() { pass(inEffect) })
+		}
+	}
+	if c.Inbox, err = inbox.New(ic); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// write makes the effect: a row for each message, and a sum. middle is called between the two, or inside COPY.
+func write(ctx context.Context, tx pgx.Tx, ms []semel.Message, rows func(context.Context, pgx.Tx, []payload, func()) error, middle func()) error {
+	ps := make([]payload, len(ms))
+	sums := map[int64]int64{}
+	for i, m := range ms {
+		if err := json.Unmarshal(m.Value, &ps[i]); err != nil {
+			return semel.FailedAt(i, semel.Permanent(err))
+		}
+		sums[ps[i].Account] += ps[i].Amount
+	}
+	if err := rows(ctx, tx, ps, middle); err != nil {
+		return err
+	}
+	for account, d := range sums {
+		tag, err := tx.Exec(ctx, "UPDATE acct SET bal = bal + $2 WHERE id = $1", account, d)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() != 1 {
+			return fmt.Errorf("account %d isn't there", account)
+		}
+	}
+	return nil
+}
+
+func insertRows(ctx context.Context, tx pgx.Tx, ps []payload, middle func()) error {
+	ids, ds := make([]string, len(ps)), make([]int64, len(ps))
+	for i, p := range ps {
+		ids[i], ds[i] = p.ID, p.Amount
+	}
+	_, err := tx.Exec(ctx, "INSERT INTO effect SELECT * FROM unnest($1::text[], $2::bigint[])", ids, ds)
+	middle()
+	return err
+}
+
+func copyRows(ctx context.Context, tx pgx.Tx, ps []payload, middle func()) error {
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"effect"}, []string{"mid", "d"}, pgx.CopyFromSlice(len(ps), func(i int) ([]any, error) {
+		if i == len(ps)/2 {
+			middle() // the server is in COPY, and waits for us
+		}
+		return []any{ps[i].ID, ps[i].Amount}, nil
+	}))
+	return err
+}
+
+type steppedSource struct {
+	*kafka.Source
+	pass func(step)
+}
+
+func (s steppedSource) Poll(ctx context.Context, n int) (inbox.Delivery, error) {
+	d, err := s.Source.Poll(ctx, n)
+	if len(d.Runs) > 0 {
+		s.pass(polled)
+	}
+	return d, err
+}
+
+func (s steppedSource) Ack(acks []inbox.Ack) {
+	s.pass(committed)
+	s.Source.Ack(acks)
+	s.pass(acked)
+}
+
+type steppedStore struct {
+	*postgres.InboxStore
+	pass func(step)
+}
+
+func (s steppedStore) Claim(ctx context.Context, p semel.Partition, o inbox.Owner, f func(inbox.Row) (inbox.Row, []inbox.Event, error)) (inbox.Row, error) {
+	r, err := s.InboxStore.Claim(ctx, p, o, f)
+	if err == nil {
+		s.pass(claimed)
+	}
+	return r, err
+}
+
+func (s steppedStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[pgx.Tx], error) {
+	tx, err := s.InboxStore.Begin(ctx, spans)
+	if err != nil {
+		return nil, err
+	}
+	s.pass(begun)
+	return steppedTx{tx, s.pass}, nil
+}
+
+type steppedTx struct {
+	inbox.Tx[pgx.Tx]
+	pass func(step)
+}
+
+func (t steppedTx) Admit(ctx context.Context, as []inbox.Admission) ([]inbox.Verdict, error) {
+	v, err := t.Tx.Admit(ctx, as)
+	if err == nil {
+		t.pass(admitted)
+	}
+	return v, err
+}
+
+func (t steppedTx) Commit(ctx context.Context, s []inbox.Settled) error {
+	t.pass(effected)
+	return t.Tx.Commit(ctx, s)
+}
+
+// logger is silent unless somebody wants to hear.
+func logger(who string) *slog.Logger {
+	if os.Getenv("SEMEL_TEST_LOG") == "" {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("who", who)
+}
