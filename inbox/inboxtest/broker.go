@@ -357,9 +357,9 @@ func (s *Source) poll(limit int) (d inbox.Delivery) {
 			r.Messages = append(r.Messages, m)
 			limit--
 		}
-		for _, e := range l.epochs {
-			if e.First < r.To && (e.First >= r.From || e.First == 0 && r.From == 0) {
-				r.Epochs = append(r.Epochs, e)
+		for i, e := range l.epochs {
+			if e.First < r.To && (i+1 == len(l.epochs) || l.epochs[i+1].First > r.From) {
+				r.Epochs = append(r.Epochs, inbox.Epoch{Number: e.Number, First: max(e.First, r.From)})
 			}
 		}
 		s.places[p] = r.To
