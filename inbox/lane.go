@@ -132,12 +132,14 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 	}
 	l.assigned(d)
 	if err := l.look(ctx); err != nil {
+		l.giveBack(d.Runs)
 		return err
 	}
 	if l.paused {
 		return nil
 	}
 	if err := l.prove(ctx); err != nil {
+		l.giveBack(d.Runs)
 		return err
 	}
 	if l.outage.since.IsZero() {
@@ -150,6 +152,16 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 		return l.forget(ctx)
 	}
 	return nil
+}
+
+// giveBack is for what was polled and not looked at: it is read again. (Else it
+// stays unread until the next message arrives in its partition.)
+func (l *lane[T]) giveBack(runs []Run) {
+	for _, r := range runs {
+		if p := l.parts[r.Partition]; p != nil {
+			l.unprove(p)
+		}
+	}
 }
 
 // poll waits for messages no longer than until something else is due.

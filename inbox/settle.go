@@ -26,6 +26,7 @@ func (l *lane[T]) settle(ctx context.Context, runs []Run) error {
 		}
 		err := l.commit(ctx, b)
 		<-decoded
+		l.unsettled(b)
 		if err != nil || l.drained() {
 			for _, rest := range batches[i+1:] {
 				l.drop(rest)
@@ -108,6 +109,18 @@ func (l *lane[T]) decode(b batch) {
 func (l *lane[T]) drop(b batch) {
 	for _, s := range b.stretches {
 		if l.parts[s.part.Partition] == s.part && s.part.proven {
+			l.unprove(s.part)
+		}
+	}
+}
+
+// unsettled gives up what is left of a batch that was taken through commit. (Else:
+// a batch over p0 and p1 is taken apart because of a bad message in p0, p0 is
+// fenced on the way, and p1, which stays proven, is read again only when its next
+// message arrives.)
+func (l *lane[T]) unsettled(b batch) {
+	for _, s := range b.stretches {
+		if l.parts[s.part.Partition] == s.part && s.part.proven && s.part.next != s.to {
 			l.unprove(s.part)
 		}
 	}
