@@ -22,8 +22,7 @@ type judge struct {
 	accept   bool // what changed is accepted by the operator
 }
 
-// errStale asks for a new witness: the row is further than the log was when the
-// witness was heard.
+// errStale asks for a new witness: the row has moved on since this one was heard.
 var errStale = errors.New("the witness is older than the row")
 
 // introduce answers with the rows that the topic's partitions lack. The first
@@ -34,6 +33,16 @@ func (j judge) introduce(known []Row, ws []Witness) (added []Row, events []Event
 	has := make(map[semel.Partition]bool, len(known))
 	for _, r := range known {
 		has[r.Partition] = true
+	}
+	// Where the database went back to before the first claim, a sibling's signed
+	// ack is the witness of that claim.
+	later := len(known) > 0
+	for _, w := range ws {
+		n, ours, err := j.ours(w)
+		if err != nil {
+			return nil, nil, err
+		}
+		later = later || ours && n.topicID == w.TopicID
 	}
 	for _, w := range ws {
 		if has[w.Partition] {
@@ -54,7 +63,7 @@ func (j judge) introduce(known []Row, ws []Witness) (added []Row, events []Event
 			r.Start = w.Start
 		case len(known) > 0 && w.Acked >= 0:
 			return nil, nil, j.foreign(w, -1)
-		case len(known) > 0:
+		case later && w.Acked < 0:
 			r.Start = w.Start
 		case w.FollowGroup && w.Acked >= 0:
 			r.Start, r.Adopted = w.Acked, w.Acked
@@ -168,6 +177,10 @@ func (j judge) gap(r Row, w Witness) (Row, []Event, error) {
 	}
 	r.Accounts.Lost += lost
 	r.Next = w.Start
+	// Nothing that was read is in the log any more, and the new place may lie in an
+	// epoch that wasn't. (Else the old epoch seems to be cut below the new place,
+	// and the claim goes back and forth between gap and cut for ever.)
+	r.Epochs = nil
 	return r, []Event{ev}, nil
 }
 
