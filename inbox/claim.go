@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"slices"
 	"sort"
 	"time"
 
@@ -11,6 +12,16 @@ import (
 
 // prove claims every partition that is due, and seeks to what the claims say.
 func (l *lane[T]) prove(ctx context.Context) error {
+	err := l.proveOnce(ctx)
+	if halted(err) {
+		// The row may be younger than what was heard of the broker, and a halt is
+		// for a person: hear it again.
+		err = l.proveOnce(ctx)
+	}
+	return err
+}
+
+func (l *lane[T]) proveOnce(ctx context.Context) error {
 	todo := l.unproven()
 	if len(todo) == 0 {
 		return nil
@@ -35,8 +46,14 @@ func (l *lane[T]) prove(ctx context.Context) error {
 		byTopic[w.Topic] = append(byTopic[w.Topic], w)
 	}
 	for topic, ws := range byTopic {
-		if err := l.introduce(ctx, topic, ws); err != nil {
+		ok, err := l.introduced(ws)
+		if err != nil {
 			return err
+		}
+		if !ok {
+			if err := l.introduce(ctx, topic, todo...); err != nil {
+				return err
+			}
 		}
 	}
 	var marks []Mark
@@ -115,6 +132,19 @@ func (l *lane[T]) witnesses(ctx context.Context, todo []*part) ([]Witness, error
 	return ws, nil
 }
 
+// witness hears the broker about one partition, now.
+func (l *lane[T]) witness(ctx context.Context, p semel.Partition) (Witness, error) {
+	ws, err := l.cfg.Source.Witness(ctx, []string{p.Topic})
+	if err != nil {
+		return Witness{}, &brokerError{err}
+	}
+	w, ok := find(ws, p)
+	if !ok {
+		return Witness{}, errStale
+	}
+	return w, nil
+}
+
 func find(ws []Witness, p semel.Partition) (Witness, bool) {
 	for _, w := range ws {
 		if w.Partition == p {
@@ -133,44 +163,62 @@ func (l *lane[T]) judge() judge {
 	}
 }
 
+// introduced says whether every partition's ack is signed by us: then all of them
+// have been introduced.
+func (l *lane[T]) introduced(ws []Witness) (bool, error) {
+	j := l.judge()
+	for _, w := range ws {
+		if _, ours, err := j.ours(w); err != nil || !ours {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // introduce writes the rows of all partitions of a topic and has the broker
 // accept a signed ack of each before any batch begins. (Else a restore to before
-// this moment, with `start: latest`, begins at the new end.) Where every
-// partition's ack is signed by us this was done before.
-func (l *lane[T]) introduce(ctx context.Context, topic string, ws []Witness) error {
+// this moment, with `start: latest`, begins at the new end.) The broker is heard
+// and signs under the lock of the introduction, before the rows can be seen.
+// (Else who comes late puts the group's offset back to the start, after another
+// member has settled and acked.) If the rows are not committed then, the
+// signature stands for a claim that never was, at the same place.
+//
+// An offset that is missing though the partition was claimed (it expired, or
+// somebody deleted it) is signed again by who is about to claim it; its owner's
+// acks would meet anybody else's signature.
+func (l *lane[T]) introduce(ctx context.Context, topic string, mine ...*part) error {
 	j := l.judge()
-	var unsigned []Witness
-	for _, w := range ws {
-		_, ours, err := j.ours(w)
+	_, err := l.cfg.Store.Introduce(ctx, topic, func(known []Row) ([]Row, []Event, error) {
+		ws, err := l.cfg.Source.Witness(ctx, []string{topic})
 		if err != nil {
-			return err
+			return nil, nil, &brokerError{err}
 		}
-		if !ours {
-			unsigned = append(unsigned, w)
+		added, events, err := j.introduce(known, ws)
+		if err != nil {
+			return nil, nil, err
 		}
-	}
-	if len(unsigned) == 0 {
-		return nil
-	}
-	rows, err := l.cfg.Store.Introduce(ctx, topic, func(known []Row) ([]Row, []Event, error) { return j.introduce(known, ws) })
-	if err != nil {
-		return err
-	}
-	var acks []Ack
-	for _, r := range rows {
-		w, ok := find(unsigned, r.Partition)
-		if !ok || w.Acked >= 0 && w.Acked != r.Adopted && !j.accept || r.TopicID != w.TopicID {
-			continue // its claim decides
+		var acks []Ack
+		for _, r := range slices.Concat(known, added) {
+			w, ok := find(ws, r.Partition)
+			if _, ours, err := j.ours(w); !ok || ours || err != nil {
+				continue
+			}
+			if w.Acked >= 0 && w.Acked != r.Adopted && !j.accept || r.TopicID != w.TopicID {
+				continue // its claim decides
+			}
+			if r.Generation > 0 && !slices.ContainsFunc(mine, func(p *part) bool { return p.Partition == r.Partition }) {
+				continue
+			}
+			acks = append(acks, l.ack(r.Partition, r.TopicID, r.Start, r.Next))
 		}
-		acks = append(acks, l.ack(r.Partition, r.TopicID, r.Start, r.Next))
-	}
-	if len(acks) == 0 {
-		return nil
-	}
-	if err := l.cfg.Source.Sign(ctx, acks); err != nil {
-		return &brokerError{err}
-	}
-	return nil
+		if len(acks) > 0 {
+			if err := l.cfg.Source.Sign(ctx, acks); err != nil {
+				return nil, nil, &brokerError{err}
+			}
+		}
+		return added, events, nil
+	})
+	return err
 }
 
 func (l *lane[T]) ack(p semel.Partition, id semel.TopicID, first, next int64) Ack {
@@ -188,6 +236,14 @@ func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
 		var before Row
 		row, err := l.cfg.Store.Claim(ctx, p.Partition, owner, func(r Row) (Row, []Event, error) {
 			before = r
+			if r.TopicID != w.TopicID {
+				// Which of the two is older? Hear it under the lock of the row. (Else who
+				// is late puts a row back that follows the new topic already.)
+				var err error
+				if w, err = l.witness(ctx, p.Partition); err != nil {
+					return r, nil, err
+				}
+			}
 			return decide(r, w)
 		})
 		return row, before, err
@@ -195,15 +251,11 @@ func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
 	row, before, err := claim(j.claim)
 	if errors.Is(err, ErrNoRow) {
 		// the broker has our signature and the database no row: it went back
-		ws, err := l.cfg.Source.Witness(ctx, []string{p.Topic})
-		if err != nil {
-			return Row{}, &brokerError{err}
-		}
-		if _, err := l.cfg.Store.Introduce(ctx, p.Topic, func(known []Row) ([]Row, []Event, error) { return j.introduce(known, ws) }); err != nil {
+		if err := l.introduce(ctx, p.Topic, p); err != nil {
 			return Row{}, err
 		}
-		if w, _ = find(ws, p.Partition); w.Topic == "" {
-			return Row{}, ErrNoRow
+		if w, err = l.witness(ctx, p.Partition); err != nil {
+			return Row{}, err
 		}
 		row, before, err = claim(j.claim)
 		if err != nil {
@@ -212,11 +264,10 @@ func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
 	}
 	if errors.Is(err, errStale) {
 		// further than the log was a moment ago: somebody wrote on, or it was cut
-		ws, err := l.cfg.Source.Witness(ctx, []string{p.Topic})
-		if err != nil {
-			return Row{}, &brokerError{err}
+		if w, err = l.witness(ctx, p.Partition); err != nil {
+			return Row{}, err
 		}
-		if w, _ = find(ws, p.Partition); w.Topic == "" || before.Next <= w.End {
+		if before.Next <= w.End {
 			return Row{}, errStale
 		}
 		row = before
@@ -245,7 +296,13 @@ func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
 	// Whoever lowers a row does it as a claim: under one token the position only
 	// rises. (Else: cut, then the database goes back to a higher place under the
 	// same token, and nobody notices.)
-	row, _, err = claim(func(r Row, _ Witness) (Row, []Event, error) { return j.cut(r, min(at, r.Next)) })
+	asked := row.Token
+	row, _, err = claim(func(r Row, _ Witness) (Row, []Event, error) {
+		if r.Token != asked { // somebody has seen to it since, and moved on
+			return r, nil, errStale
+		}
+		return j.cut(r, min(at, r.Next))
+	})
 	return row, err
 }
 

@@ -226,7 +226,8 @@ type Store[T any] interface {
 
 	// Introduce hands decide all rows of the topic, under one lock per consumer
 	// and topic, and writes the rows that it answers with, in one transaction.
-	// decide is called again if the transaction is.
+	// decide may ask the broker, and is called again if the transaction is; its
+	// error is answered and nothing was written.
 	Introduce(ctx context.Context, topic string, decide func(known []Row) (added []Row, events []Event, err error)) (all []Row, err error)
 
 	// Claim answers [ErrNoRow] if there is no row. Else it locks the row, hands it to decide, and writes what that

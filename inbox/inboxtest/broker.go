@@ -246,6 +246,7 @@ type Source struct {
 	start  Start
 
 	member  string // "" if the group doesn't know it
+	joined  bool   // it has been a member
 	want    map[semel.Partition]bool
 	places  map[semel.Partition]int64 // next offset to deliver; -1 held
 	doubted []semel.Partition
@@ -299,6 +300,7 @@ func (s *Source) poll(limit int) (d inbox.Delivery) {
 		}
 		clear(s.places)
 		s.b.serial++
+		s.joined = true
 		s.member = fmt.Sprintf("member-%d", s.b.serial)
 		g.members = append(g.members, s)
 		g.assign(s.b)
@@ -405,10 +407,14 @@ func (s *Source) Ack(acks []inbox.Ack) {
 	}
 }
 
-// Sign is [inbox.Source]'s.
+// Sign is [inbox.Source]'s. A member whose session has ended is refused, as a
+// broker refuses it.
 func (s *Source) Sign(_ context.Context, acks []inbox.Ack) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
+	if s.joined && s.member == "" {
+		return errNotMember
+	}
 	for _, a := range acks {
 		s.b.group(s.name).acks[a.Partition] = committed{a.Next, a.Note}
 	}
@@ -459,12 +465,14 @@ func (s *Source) EpochEnd(_ context.Context, p semel.Partition, epoch int32) (in
 	return e, nil
 }
 
+var errNotMember = errors.New("not a member of the group")
+
 // Confirm is [inbox.Source]'s.
 func (s *Source) Confirm(context.Context) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if s.member == "" {
-		return errors.New("not a member")
+		return errNotMember
 	}
 	return nil
 }
