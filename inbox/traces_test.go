@@ -1,0 +1,325 @@
+package inbox_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/inbox/inboxtest"
+)
+
+// onceFenced refuses the nth Begin.
+type onceFenced struct {
+	*inboxtest.Store
+	nth, n int
+	fired  atomic.Bool
+}
+
+func (s *onceFenced) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[*inboxtest.Tx], error) {
+	if s.n++; s.n == s.nth {
+		s.fired.Store(true)
+		return nil, &inbox.FencedError{Mismatches: []inbox.Mismatch{{Partition: spans[0].Partition, From: spans[0].From}}}
+	}
+	return s.Store.Begin(ctx, spans)
+}
+
+// A batch over p0 and p1 is taken apart because of a bad message in p0, and p0 is
+// fenced meanwhile: what was polled of p1 must be read again though nothing new
+// arrives there.
+func TestFenceWhileIsolatingGivesBackTheWholeBatch(t *testing.T) {
+	w := newWorld(t, 2)
+	keys := append(w.send(0, 0, 5), w.send(1, 0, 5)...)
+	s := &onceFenced{Store: w.db.NewStore(), nth: 2}
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+		c.Store = s
+		c.Handler = func(ctx context.Context, tx *inboxtest.Tx, m semel.Message) error {
+			if string(m.Key) == "p0-2" {
+				return tx.Refuse()
+			}
+			return count(ctx, tx, m)
+		}
+	})
+	w.settledTo(5, 5)
+	if !s.fired.Load() {
+		t.Error("the fault never fired")
+	}
+	w.wantOnce(append(keys[:2:2], keys[3:]...)...)
+}
+
+// V6, with a partition that was added after the first claim and had no row yet
+// when the database went back: its siblings' signed acks say that the topic was
+// introduced before it came, so it is new and not a start at the end.
+func TestLaterPartitionSurvivesRestoreToBeforeTheFirstClaim(t *testing.T) {
+	w := newWorld(t, 1)
+	latest := func(c *inbox.Config[*inboxtest.Tx]) { c.Source = w.b.NewSource(consumer, inboxtest.StartLatest, "t") }
+	empty := w.db.Snapshot()
+	p := w.start(latest)
+	w.settledTo(0)
+	until(t, "the first ack is signed", func() bool { next, _ := w.b.Committed(consumer, p0); return next == 0 })
+	p.stop(t)
+	w.b.AddPartition("t")
+	keys := w.send(1, 0, 5)
+	w.db.Restore(empty)
+	w.start(latest)
+	w.settledTo(0, 5)
+	w.wantOnce(keys...)
+}
+
+// Retention took the head of the log together with a leader change that nobody
+// read: the epoch that was read ends below the new place, and that is a gap, not
+// a cut. (Else the claim goes back and forth between the two for ever.)
+func TestLostHeadPastALeaderChangeIsNotACut(t *testing.T) {
+	w := newWorld(t, 1)
+	w.send(0, 0, 10)
+	p := w.start()
+	w.settledTo(10)
+	p.stop(t)
+	w.b.Cut(p0, 10) // another leader, and nothing is lost
+	w.send(0, 10, 30)
+	w.b.Trim(p0, 15)
+	w.start()
+	w.settledTo(30)
+	if lost := w.db.Rows(consumer)[0].Accounts.Lost; lost != 5 {
+		t.Errorf("lost %d, retention took 5", lost)
+	}
+}
+
+// beforeClaim does something before the first claim.
+type beforeClaim struct {
+	*inboxtest.Store
+	do func()
+}
+
+func (s *beforeClaim) Claim(ctx context.Context, p semel.Partition, o inbox.Owner, f func(inbox.Row) (inbox.Row, []inbox.Event, error)) (inbox.Row, error) {
+	if s.do != nil {
+		s.do()
+		s.do = nil
+	}
+	return s.Store.Claim(ctx, p, o, f)
+}
+
+// V1, with a database that goes back between the signed acks and the claims: what
+// was heard of p1 before its ack was signed says that somebody else committed its
+// offset. A halt is for a person, so the broker is heard again before.
+func TestOlderWitnessHaltsNobody(t *testing.T) {
+	w := newWorld(t, 2)
+	w.send(0, 0, 3)
+	keys := append([]string{"p0-0", "p0-1", "p0-2"}, w.send(1, 0, 10)[4:]...)
+	w.b.Commit(consumer, semel.Partition{Topic: "t", Number: 1}, 4, "somebody's")
+	empty := w.db.Snapshot()
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+		s := &beforeClaim{Store: w.db.NewStore()}
+		s.do = func() {
+			if n := len(w.db.Rows(consumer)); n != 2 {
+				t.Errorf("%d rows before the first claim", n)
+			}
+			w.db.Restore(empty)
+		}
+		c.Store = s
+	})
+	w.settledTo(3, 10)
+	w.wantOnce(keys...)
+}
+
+// slowSigner stands still before it signs for the first time, and watches what
+// becomes of the group's offset.
+type slowSigner struct {
+	*inboxtest.Source
+	b                *inboxtest.Broker
+	reached, release chan struct{}
+	once             sync.Once
+	signed, back     atomic.Bool
+}
+
+func (s *slowSigner) Sign(ctx context.Context, acks []inbox.Ack) error {
+	s.once.Do(func() { close(s.reached); <-s.release })
+	defer s.signed.Store(true)
+	before, _ := s.b.Committed(consumer, p0)
+	err := s.Source.Sign(ctx, acks)
+	if after, _ := s.b.Committed(consumer, p0); after < before {
+		s.back.Store(true)
+	}
+	return err
+}
+
+// V6 signs the acks of all partitions at the first claim. Who is late with that
+// must not put the group's offset back to the start when another member has
+// settled and acked meanwhile: rows, testimony and signature are one step, under
+// the lock of the introduction.
+func TestLateFirstClaimDoesNotPutTheOffsetBack(t *testing.T) {
+	w := newWorld(t, 1)
+	w.db.LockTimeout = 20 * time.Millisecond
+	keys := w.send(0, 0, 10)
+	slow := &slowSigner{Source: w.b.NewSource(consumer, inboxtest.StartGroup, "t"), b: w.b, reached: make(chan struct{}), release: make(chan struct{})}
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Source = slow })
+	<-slow.reached
+	w.b.Expire(consumer)
+	w.start()
+	// Time for the other one to ack; it can't while the first one is at it.
+	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if next, _ := w.b.Committed(consumer, p0); next == 10 {
+			break
+		}
+	}
+	close(slow.release)
+	until(t, "the late one has signed", slow.signed.Load)
+	w.settledTo(10)
+	w.wantOnce(keys...)
+	if slow.back.Load() {
+		t.Error("the group's offset went back while the database stood")
+	}
+}
+
+// slowSource stands still once after an answer of the broker, if it is told to.
+type slowSource struct {
+	*inboxtest.Source
+	afterWitness, afterEpochEnd atomic.Bool // stand still after the next one
+	reached, release            chan struct{}
+}
+
+func newSlowSource(w *world) *slowSource {
+	return &slowSource{Source: w.b.NewSource(consumer, inboxtest.StartGroup, "t"), reached: make(chan struct{}), release: make(chan struct{})}
+}
+
+func (s *slowSource) Witness(ctx context.Context, topics []string) ([]inbox.Witness, error) {
+	w, err := s.Source.Witness(ctx, topics)
+	if s.afterWitness.CompareAndSwap(true, false) {
+		close(s.reached)
+		<-s.release
+	}
+	return w, err
+}
+
+func (s *slowSource) EpochEnd(ctx context.Context, p semel.Partition, epoch int32) (inbox.EpochEnd, error) {
+	e, err := s.Source.EpochEnd(ctx, p, epoch)
+	if s.afterEpochEnd.CompareAndSwap(true, false) {
+		close(s.reached)
+		<-s.release
+	}
+	return e, err
+}
+
+// claimCounter counts how many claims were answered, granted or not.
+type claimCounter struct {
+	*inboxtest.Store
+	n atomic.Int64
+}
+
+func (s *claimCounter) Claim(ctx context.Context, p semel.Partition, o inbox.Owner, f func(inbox.Row) (inbox.Row, []inbox.Event, error)) (inbox.Row, error) {
+	defer s.n.Add(1)
+	return s.Store.Claim(ctx, p, o, f)
+}
+
+// startLate starts a process on a slow source.
+func (w *world) startLate() (*slowSource, *claimCounter) {
+	source, store := newSlowSource(w), &claimCounter{Store: w.db.NewStore()}
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Source, c.Store = source, store })
+	return source, store
+}
+
+// wantBuriedOnce lets the late one go on when the other has settled everything,
+// and counts the letters: what has no ID is recognised by its place alone.
+func (w *world) wantBuriedOnce(late *slowSource, claims *claimCounter, n int, mark int64) {
+	w.t.Helper()
+	w.settledTo(mark)
+	before := claims.n.Load()
+	close(late.release)
+	until(w.t, "the late one's claim is answered", func() bool { return claims.n.Load() > before })
+	w.settledTo(mark)
+	if got := len(w.db.Letters()); got != n {
+		w.t.Errorf("%d letters of %d messages without ID", got, n)
+	}
+}
+
+func (w *world) sendWithoutID(n int) {
+	for range n {
+		w.b.Send(semel.Message{Topic: "t", Value: []byte("v")})
+	}
+}
+
+// Who heard the broker before the topic was made anew, and comes late, must not
+// put the row back to the old topic.
+func TestLateWitnessOfAnOldTopicChangesNothing(t *testing.T) {
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 5)
+	late, claims := w.startLate()
+	w.settledTo(5)
+	late.afterWitness.Store(true)
+	w.b.Cut(p0, 5) // another leader: the partition is proved again
+	<-late.reached
+	w.b.CreateTopic("t", 1)
+	w.sendWithoutID(10)
+	w.b.Expire(consumer)
+	w.start()
+	w.wantBuriedOnce(late, claims, 10, 10)
+	w.wantOnce(keys...)
+}
+
+// Who asked where an epoch ends, and comes late, must not lower a row that
+// another claim has lowered already and moved on.
+func TestLateCutLowersNothing(t *testing.T) {
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 10)
+	late, claims := w.startLate()
+	w.settledTo(10)
+	late.afterEpochEnd.Store(true)
+	w.b.Cut(p0, 6)
+	<-late.reached
+	w.sendWithoutID(8)
+	w.b.Expire(consumer)
+	w.start()
+	w.wantBuriedOnce(late, claims, 8, 14)
+	w.wantOnce(keys...)
+}
+
+// stumbling polls messages of p0 together with a doubt about p1, and finds no
+// broker when it asks about p1.
+type stumbling struct {
+	*inboxtest.Source
+	arm, fail, fired atomic.Bool
+	do               func()
+}
+
+func (s *stumbling) Poll(ctx context.Context, n int) (inbox.Delivery, error) {
+	if s.arm.CompareAndSwap(true, false) {
+		s.do()
+		s.fail.Store(true)
+	}
+	return s.Source.Poll(ctx, n)
+}
+
+func (s *stumbling) Witness(ctx context.Context, topics []string) ([]inbox.Witness, error) {
+	if s.fail.CompareAndSwap(true, false) {
+		s.fired.Store(true)
+		return nil, errBrokerGone
+	}
+	return s.Source.Witness(ctx, topics)
+}
+
+// What was polled before the broker went away is read again, though nothing new
+// arrives there.
+func TestBrokerOutageGivesBackWhatWasPolled(t *testing.T) {
+	w := newWorld(t, 2)
+	s := &stumbling{Source: w.b.NewSource(consumer, inboxtest.StartGroup, "t")}
+	var keys []string
+	s.do = func() {
+		keys = w.send(0, 0, 5)
+		w.b.Cut(semel.Partition{Topic: "t", Number: 1}, 0)
+	}
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Source = s })
+	w.settledTo(0, 0)
+	until(t, "both are claimed", func() bool {
+		rows := w.db.Rows(consumer)
+		return rows[0].Generation == 1 && rows[1].Generation == 1
+	})
+	s.arm.Store(true)
+	w.settledTo(5, 0)
+	w.wantOnce(keys...)
+	if !s.fired.Load() {
+		t.Error("the fault never fired")
+	}
+}
