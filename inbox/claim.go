@@ -51,7 +51,16 @@ func (l *lane[T]) proveOnce(ctx context.Context) error {
 			return err
 		}
 		if !ok {
-			if err := l.introduce(ctx, topic, todo...); err != nil {
+			err := l.introduce(ctx, topic, todo...)
+			var broker *brokerError
+			if err != nil && !errors.As(err, &broker) && !halted(err) && l.cfg.Store.Class(err) == ClassConflict {
+				// another member is at it
+				for _, p := range todo {
+					p.due.at = time.Now().Add(50 * time.Millisecond)
+				}
+				return nil
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -212,6 +221,9 @@ func (l *lane[T]) introduce(ctx context.Context, topic string, mine ...*part) er
 			acks = append(acks, l.ack(r.Partition, r.TopicID, r.Start, r.Next))
 		}
 		if len(acks) > 0 {
+			// Sign waits through rebalances; the lock must not.
+			ctx, cancel := context.WithTimeout(ctx, l.cfg.Batch.Time)
+			defer cancel()
 			if err := l.cfg.Source.Sign(ctx, acks); err != nil {
 				return nil, nil, &brokerError{err}
 			}
