@@ -1,0 +1,404 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// TableError says that a route and its table don't fit each other. It is found
+// before anything runs.
+type TableError struct {
+	Table  string
+	Column string // "" if it is about the table
+	Why    string // one line
+	Hint   string // what would help; may be empty
+}
+
+func (e *TableError) Error() string {
+	if e.Column == "" {
+		return fmt.Sprintf("table %s: %s", e.Table, e.Why)
+	}
+	return fmt.Sprintf("table %s, column %q: %s", e.Table, e.Column, e.Why)
+}
+
+// TableName is a table's name as SQL means it: folded or exact. Schema is empty
+// if the search path decides.
+type TableName struct{ Schema, Name string }
+
+// String quotes what has to be quoted, and can be parsed again.
+func (n TableName) String() string {
+	if n.Schema == "" {
+		return introspectQuote(n.Name)
+	}
+	return introspectQuote(n.Schema) + "." + introspectQuote(n.Name)
+}
+
+// sql is the name as statements write it: always quoted.
+func (n TableName) sql() string {
+	if n.Schema == "" {
+		return pgx.Identifier{n.Name}.Sanitize()
+	}
+	return pgx.Identifier{n.Schema, n.Name}.Sanitize()
+}
+
+func introspectQuote(s string) string {
+	plain := s != "" && !(s[0] >= '0' && s[0] <= '9')
+	for _, c := range s {
+		plain = plain && (c == '_' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9')
+	}
+	if plain {
+		return s
+	}
+	return pgx.Identifier{s}.Sanitize()
+}
+
+// ParseTableName reads a name as SQL does: unquoted parts fold to lower case,
+// quoted ones are exact ("My.Schema"."Table").
+func ParseTableName(s string) (TableName, error) {
+	bad := func(why string) (TableName, error) {
+		return TableName{}, &TableError{Table: s, Why: why, Hint: `write schema.table; quote what has capitals, dots or spaces: "My.Schema"."Table"`}
+	}
+	var parts []string
+	for rest := strings.TrimSpace(s); ; {
+		var part string
+		if strings.HasPrefix(rest, `"`) {
+			end := 1
+			for {
+				i := strings.IndexByte(rest[end:], '"')
+				if i < 0 {
+					return bad("a quote is not closed")
+				}
+				end += i + 1
+				if !strings.HasPrefix(rest[end:], `"`) {
+					break
+				}
+				end++ // a doubled quote is one in the name
+			}
+			part, rest = strings.ReplaceAll(rest[1:end-1], `""`, `"`), rest[end:]
+		} else {
+			end := strings.IndexByte(rest, '.')
+			if end < 0 {
+				end = len(rest)
+			}
+			part, rest = strings.ToLower(rest[:end]), rest[end:]
+			if strings.ContainsAny(part, " \t\n\"'();,") {
+				return bad("not a table's name")
+			}
+		}
+		if part == "" || strings.ContainsRune(part, 0) {
+			return bad("a part of the name is empty")
+		}
+		parts = append(parts, part)
+		if rest == "" {
+			break
+		}
+		if rest[0] != '.' {
+			return bad("not a table's name")
+		}
+		rest = rest[1:]
+	}
+	switch len(parts) {
+	case 1:
+		return TableName{Name: parts[0]}, nil
+	case 2:
+		return TableName{Schema: parts[0], Name: parts[1]}, nil
+	}
+	return bad("too many parts")
+}
+
+// Querier is what introspection needs: a connection, a pool or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// introspectTable is what the catalog says of a table.
+type introspectTable struct {
+	name        TableName // with its schema
+	kind        string    // pg_class.relkind
+	rls         bool      // row security applies to us: COPY is refused
+	swallows    bool      // a BEFORE INSERT trigger for each row could drop or fill rows
+	triggers    int
+	foreignKeys int
+	columns     []introspectColumn
+	indexes     []introspectIndex // unique ones only
+}
+
+type introspectColumn struct {
+	name          string
+	typ           string // as declared, for people and for noticing a change
+	cast          string // the type's name without a modifier, for casts
+	oid           uint32 // of the base type, under all domains
+	typname       string // of the base type
+	typtype       string // of the base type: b, e (enum), c, r, ...
+	mod           int32  // the modifier that applies
+	elem          uint32 // of an array: its element's type; else 0
+	elemType      string // typtype of it
+	domain        bool
+	notNull       bool
+	hasDefault    bool
+	identity      string // a: always, d: by default
+	generated     bool
+	deterministic bool // equal means equal bytes
+}
+
+type introspectIndex struct {
+	name    string
+	primary bool
+	columns []string
+	why     string // why it can't tell messages apart; "" if it can
+}
+
+func (t *introspectTable) column(name string) *introspectColumn {
+	for i := range t.columns {
+		if t.columns[i].name == name {
+			return &t.columns[i]
+		}
+	}
+	return nil
+}
+
+// primaryKey is nil if there is none.
+func (t *introspectTable) primaryKey() []string {
+	for _, ix := range t.indexes {
+		if ix.primary {
+			return ix.columns
+		}
+	}
+	return nil
+}
+
+// uniqueOver finds an index over exactly these columns, in any order, that
+// nothing exempts a row from. If there is none, why says what is wrong with the
+// nearest.
+func (t *introspectTable) uniqueOver(columns []string) (ok bool, why string) {
+	for _, ix := range t.indexes {
+		if !introspectSameSet(ix.columns, columns) {
+			continue
+		}
+		if ix.why == "" {
+			return true, ""
+		}
+		why = fmt.Sprintf("unique index %s is %s", ix.name, ix.why)
+	}
+	return false, why
+}
+
+func introspectSameSet(a, b []string) bool {
+	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	return slices.Equal(a, b)
+}
+
+func introspect(ctx context.Context, db Querier, name TableName) (*introspectTable, error) {
+	t, oid, err := introspectRelation(ctx, db, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.readColumns(ctx, db, oid); err != nil {
+		return nil, err
+	}
+	if err := t.readIndexes(ctx, db, oid); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func introspectRelation(ctx context.Context, db Querier, name TableName) (*introspectTable, uint32, error) {
+	t := &introspectTable{}
+	var oid uint32
+	// tgtype & 7: for each row (1), before (2), insert (4).
+	err := introspectOne(ctx, db, `
+		SELECT c.oid, n.nspname, c.relname, c.relkind::text, row_security_active(c.oid),
+		       (SELECT count(*) FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'),
+		       EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND (g.tgtype & 7) = 7),
+		       (SELECT count(*) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f')
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+		  AND CASE WHEN $2 = '' THEN pg_table_is_visible(c.oid) ELSE n.nspname = $2 END`,
+		[]any{name.Name, name.Schema},
+		&oid, &t.name.Schema, &t.name.Name, &t.kind, &t.rls, &t.triggers, &t.swallows, &t.foreignKeys)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, 0, introspectMissing(ctx, db, name)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if what, no := map[string]string{"v": "a view", "m": "a materialised view"}[t.kind]; no {
+		return nil, 0, &TableError{Table: name.String(), Why: "it is " + what, Hint: "name the table under it"}
+	}
+	return t, oid, nil
+}
+
+func introspectOne(ctx context.Context, db Querier, sql string, args []any, into ...any) error {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		return struct{}{}, row.Scan(into...)
+	})
+	return err
+}
+
+// introspectMissing is the error for a table that isn't there, with the nearest
+// name: another case or schema first, then a small slip.
+func introspectMissing(ctx context.Context, db Querier, name TableName) error {
+	rows, err := db.Query(ctx, `
+		SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+		ORDER BY (lower(c.relname) = lower($1)) DESC, n.nspname <> $2, n.nspname, c.relname LIMIT 5000`, name.Name, name.Schema)
+	if err != nil {
+		return err
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[TableName])
+	if err != nil {
+		return err
+	}
+	e := &TableError{Table: name.String(), Why: "it does not exist"}
+	if len(all) == 0 {
+		return e
+	}
+	if strings.EqualFold(all[0].Name, name.Name) {
+		e.Hint = "there is " + all[0].String()
+		return e
+	}
+	names := make([]string, len(all))
+	for i, n := range all {
+		names[i] = n.Name
+	}
+	if i := introspectNearest(name.Name, names); i >= 0 {
+		e.Hint = "there is " + all[i].String()
+	}
+	return e
+}
+
+func (t *introspectTable) readColumns(ctx context.Context, db Querier, oid uint32) error {
+	rows, err := db.Query(ctx, `
+		WITH RECURSIVE under AS (
+			SELECT a.attnum, a.atttypid AS typ, a.atttypmod AS mod, a.attnotnull AS filled
+			FROM pg_attribute a WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
+			UNION ALL
+			SELECT u.attnum, d.typbasetype, d.typtypmod, u.filled OR d.typnotnull
+			FROM under u JOIN pg_type d ON d.oid = u.typ WHERE d.typtype = 'd'
+		)
+		SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(a.atttypid, -1),
+		       b.oid, b.typname, b.typtype::text, u.mod,
+		       CASE WHEN b.typcategory = 'A' AND b.typlen = -1 THEN b.typelem ELSE 0 END,
+		       coalesce((SELECT e.typtype::text FROM pg_type e WHERE e.oid = b.typelem), ''),
+		       a.atttypid <> b.oid, u.filled, a.atthasdef, a.attidentity::text, a.attgenerated <> '',
+		       coalesce((SELECT l.collisdeterministic FROM pg_collation l WHERE l.oid = a.attcollation), true)
+		FROM under u JOIN pg_type b ON b.oid = u.typ AND b.typtype <> 'd'
+		JOIN pg_attribute a ON a.attrelid = $1 AND a.attnum = u.attnum
+		ORDER BY a.attnum`, oid)
+	if err != nil {
+		return err
+	}
+	t.columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c introspectColumn, err error) {
+		err = row.Scan(&c.name, &c.typ, &c.cast, &c.oid, &c.typname, &c.typtype, &c.mod, &c.elem, &c.elemType,
+			&c.domain, &c.notNull, &c.hasDefault, &c.identity, &c.generated, &c.deterministic)
+		return c, err
+	})
+	return err
+}
+
+func (t *introspectTable) readIndexes(ctx context.Context, db Querier, oid uint32) error {
+	rows, err := db.Query(ctx, `
+		SELECT c.relname, i.indisprimary,
+		       CASE WHEN NOT i.indisvalid THEN 'not valid'
+		            WHEN NOT i.indimmediate THEN 'deferrable'
+		            WHEN i.indpred IS NOT NULL THEN 'partial'
+		            WHEN i.indexprs IS NOT NULL THEN 'over an expression'
+		            WHEN EXISTS (SELECT FROM unnest(i.indcollation::oid[]) k JOIN pg_collation l ON l.oid = k AND NOT l.collisdeterministic)
+		            THEN 'of a nondeterministic collation'
+		            ELSE '' END,
+		       (SELECT coalesce(array_agg(a.attname::text ORDER BY k.n), '{}')
+		        FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(att, n)
+		        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.att WHERE k.n <= i.indnkeyatts)
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE i.indrelid = $1 AND i.indisunique ORDER BY i.indisprimary DESC, c.relname`, oid)
+	if err != nil {
+		return err
+	}
+	t.indexes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (ix introspectIndex, err error) {
+		err = row.Scan(&ix.name, &ix.primary, &ix.why, &ix.columns)
+		return ix, err
+	})
+	return err
+}
+
+// fingerprint asks for the declared types of columns by name, so that a table
+// that changed under a running route is noticed: COPY in binary form would take
+// the eight bytes of a bigint for a double.
+func (t *introspectTable) fingerprint(columns []introspectColumn) (sql, want string) {
+	var w strings.Builder
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = introspectLiteral(c.name)
+	}
+	sorted := slices.Clone(columns)
+	slices.SortFunc(sorted, func(a, b introspectColumn) int { return strings.Compare(a.name, b.name) })
+	for _, c := range sorted {
+		fmt.Fprintf(&w, "%s %s;", c.name, c.typ)
+	}
+	return fmt.Sprintf(`SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod) || ';', '' ORDER BY attname COLLATE "C") `+
+		`FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND NOT attisdropped AND attname IN (%s)`,
+		introspectLiteral(t.name.sql()), strings.Join(names, ", ")), w.String()
+}
+
+func introspectLiteral(s string) string {
+	s = strings.ReplaceAll(s, "'", "''")
+	if strings.Contains(s, `\`) {
+		return ` E'` + strings.ReplaceAll(s, `\`, `\\`) + `'`
+	}
+	return "'" + s + "'"
+}
+
+// introspectNearest is the name that a slip of the hand may have meant, or -1.
+func introspectNearest(name string, among []string) int {
+	best, at := max(2, len(name)/3)+1, -1
+	for i, n := range among {
+		if strings.EqualFold(n, name) {
+			return i
+		}
+		if d := introspectDistance(strings.ToLower(name), strings.ToLower(n)); d < best {
+			best, at = d, i
+		}
+	}
+	return at
+}
+
+func introspectDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// introspectBuiltin says whether a type's number is the same in every database.
+func introspectBuiltin(oid uint32) bool { return oid < 10000 }
+
+var introspectArrayOf = map[uint32]uint32{
+	pgtype.BoolOID: pgtype.BoolArrayOID, pgtype.Int2OID: pgtype.Int2ArrayOID, pgtype.Int4OID: pgtype.Int4ArrayOID,
+	pgtype.Int8OID: pgtype.Int8ArrayOID, pgtype.TextOID: pgtype.TextArrayOID, pgtype.VarcharOID: pgtype.TextArrayOID,
+	pgtype.UUIDOID: pgtype.UUIDArrayOID, pgtype.DateOID: pgtype.DateArrayOID, pgtype.TimestampOID: pgtype.TimestampArrayOID,
+	pgtype.TimestamptzOID: pgtype.TimestamptzArrayOID, pgtype.ByteaOID: pgtype.ByteaArrayOID, pgtype.NumericOID: pgtype.NumericArrayOID,
+	pgtype.Float4OID: pgtype.Float4ArrayOID, pgtype.Float8OID: pgtype.Float8ArrayOID, pgtype.TimeOID: pgtype.TimeArrayOID,
+}

@@ -1,0 +1,565 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/sink"
+)
+
+// WriteMode says what a message does to the table.
+type WriteMode string
+
+const (
+	// WriteAppend adds a row for each message.
+	WriteAppend WriteMode = "append"
+	// WriteInsert adds a row for each message whose key isn't there yet.
+	WriteInsert WriteMode = "insert"
+	// WriteUpsert keeps one row for each key: the last, or the one of the
+	// greatest version.
+	WriteUpsert WriteMode = "upsert"
+)
+
+// ExistsPolicy says what becomes of an insert that meets a row of another
+// message ID under its key.
+type ExistsPolicy uint8
+
+const (
+	ExistsDuplicate ExistsPolicy = iota // settled as a duplicate
+	ExistsDeadLetter
+)
+
+// TombstonePolicy says what becomes of a message without a value.
+type TombstonePolicy uint8
+
+const (
+	TombstoneIgnore TombstonePolicy = iota // skipped
+	TombstoneDeadLetter
+)
+
+// TableConfig is the "to:" of a route, and what of the rest decides how rows are
+// made and told apart. Expressions are those of [sink.ParsePath].
+type TableConfig struct {
+	// Table is written as in SQL, see [ParseTableName]. Required.
+	Table string
+	// Write is required.
+	Write WriteMode
+	// PrimaryKey are the columns that make a key; default: the table's. There
+	// must be a unique index over exactly them. WriteAppend takes no notice.
+	PrimaryKey []string
+	// Columns maps columns to expressions. nil: every column takes the field of
+	// its name, but for generated ones and identities that are always generated.
+	//
+	// A mapped column takes NULL from a message that has null there or nothing;
+	// only where nothing meets a NOT NULL column that has a default, the default
+	// is taken (of an existing row: what it holds).
+	Columns map[string]string
+	// Version is one of the expressions in Columns: with WriteUpsert a row is
+	// replaced only by one whose version is greater. "": the last message wins.
+	Version string
+
+	// ID are the fields that identify a message, if fields do: the table then
+	// sets the items' IDs itself ([Table.OwnIDs]).
+	ID []string
+	// Identified: another rule (a header, the key) identifies messages. With
+	// neither they are identified by their position.
+	Identified bool
+	// SeveralTopics makes the topic a part of the ID.
+	SeveralTopics bool
+	KeyFormat     sink.KeyFormat
+
+	OnExists    ExistsPolicy
+	OnCollision inbox.CollisionPolicy // where the target is the memory
+	Tombstone   TombstonePolicy
+	// StripNUL takes U+0000 and lone surrogates out of text; else such a message
+	// is dead.
+	StripNUL bool
+	// HaltUnknown halts the route at a field without a column; else they are
+	// counted.
+	HaltUnknown bool
+	// Zone is that of times without one, and of columns without time zone; nil:
+	// a time that would need it is refused.
+	Zone *time.Location
+	// Epoch names the unit of numbers in time columns; without it they are
+	// refused.
+	Epoch map[string]EpochUnit
+}
+
+// Table writes messages as rows of a table. It is an inbox.Effect for one lane,
+// made once with [NewTable].
+//
+// A value that the column can't hold exactly buries its message before any
+// transaction; what only the server can refuse (constraints, lengths, types that
+// only it can read) comes back as its error from Apply, so that the inbox finds
+// the message by halving.
+type Table struct {
+	cfg     TableConfig
+	name    TableName
+	plan    atomic.Pointer[tablePlan]
+	scratch sync.Pool // *tableScratch
+	unknown atomic.Int64
+	// suspect: a write failed, perhaps because the table has changed. Look before
+	// the next one: an error of the data would bury messages for it.
+	suspect atomic.Bool
+	// careful is the number of batches that are probed before it is worth trying
+	// without again; hits is how many of them had known keys.
+	careful, hits atomic.Int32
+}
+
+var _ inbox.Effect[pgx.Tx] = (*Table)(nil)
+
+// tableRow is an item's Load: its row, ready to be sent.
+type tableRow struct {
+	plan      *tablePlan
+	tuple     []byte
+	key       []byte // fields of the key in canonical form, each with its length; nil: none, or null in it
+	version   []byte
+	omit      uint64 // which of the plan's optional columns are not in the tuple
+	unknown   int
+	tombstone bool
+	item      *inbox.Item
+}
+
+// tableKeep bounds what memory a row keeps for the next one in its place.
+const tableKeep = 64 << 10
+
+func (r *tableRow) reset(p *tablePlan) {
+	tuple, key, version := r.tuple[:0], r.key[:0], r.version[:0]
+	if cap(tuple) > tableKeep {
+		tuple = nil
+	}
+	*r = tableRow{plan: p, tuple: tuple, key: key, version: version}
+}
+
+type tableScratch struct {
+	row   sink.Row
+	field []byte
+}
+
+// NewTable looks at the table and decides how to write to it. The route's
+// mistakes are *TableError, all of them joined.
+func NewTable(ctx context.Context, db Querier, cfg TableConfig) (*Table, error) {
+	name, err := ParseTableName(cfg.Table)
+	if err != nil {
+		return nil, err
+	}
+	t := &Table{cfg: cfg, name: name}
+	t.scratch.New = func() any { return new(tableScratch) }
+	return t, t.Reload(ctx, db)
+}
+
+// Reload looks at the table again, after its schema has changed. Rows that were
+// decoded before are decoded again when they are applied.
+func (t *Table) Reload(ctx context.Context, db Querier) error {
+	info, err := introspect(ctx, db, t.name)
+	if err != nil {
+		return err
+	}
+	p, err := newTablePlan(info, t.cfg)
+	if err != nil {
+		return err
+	}
+	t.plan.Store(p)
+	return nil
+}
+
+// Memory says what recognises repeats, as far as the route decides it.
+func (t *Table) Memory() inbox.Memory { return t.plan.Load().memory }
+
+// OwnIDs says that Decode sets the items' IDs.
+func (t *Table) OwnIDs() bool { return len(t.cfg.ID) > 0 }
+
+// IDName is the recorded name of the rule by fields; "" if there is none.
+func (t *Table) IDName() string {
+	if !t.OwnIDs() {
+		return ""
+	}
+	return t.plan.Load().mapping.IDName()
+}
+
+// SentID is the ID as its sender wrote it, where fields are the ID; "" if the
+// message can't be read.
+func (t *Table) SentID(m *semel.Message) string {
+	p := t.plan.Load()
+	var row sink.Row
+	if !t.OwnIDs() || p.mapping.Decode(m, &row) != nil {
+		return ""
+	}
+	return p.mapping.Sent(m, &row)
+}
+
+// UnknownFields counts the fields without a column in all messages decoded.
+func (t *Table) UnknownFields() int64 { return t.unknown.Load() }
+
+// Decode makes rows of messages. A message that can't become one gets its Err,
+// with the column and why.
+func (t *Table) Decode(items []inbox.Item) {
+	p := t.plan.Load()
+	s := t.scratch.Get().(*tableScratch)
+	unknown := 0
+	for i := range items {
+		unknown += t.decode(p, &items[i], s)
+	}
+	s.row = sink.Row{} // hold no buffer of the source
+	t.scratch.Put(s)
+	if unknown > 0 {
+		t.unknown.Add(int64(unknown))
+	}
+}
+
+func (t *Table) decode(p *tablePlan, it *inbox.Item, s *tableScratch) (unknown int) {
+	r, ok := it.Load.(*tableRow)
+	if !ok {
+		r = new(tableRow)
+		it.Load = r
+	}
+	r.reset(p)
+	err := p.mapping.Decode(&it.Message, &s.row)
+	if err == nil {
+		err = t.fill(p, it, r, s)
+	}
+	if err == nil {
+		return s.row.UnknownFields
+	}
+	it.Err, it.Class = err, inbox.DeadDecode
+	var d *sink.DecodeError
+	if errors.As(err, &d) {
+		it.Class = inbox.DeadClass(d.Class)
+	}
+	return 0
+}
+
+// errTombstone is why a tombstone is a dead letter.
+var errTombstone = &sink.DecodeError{Class: sink.ClassValue, Why: "a message without a value"}
+
+func (t *Table) fill(p *tablePlan, it *inbox.Item, r *tableRow, s *tableScratch) error {
+	r.unknown, r.tombstone = s.row.UnknownFields, s.row.Tombstone
+	if r.tombstone {
+		if t.cfg.Tombstone == TombstoneDeadLetter {
+			return errTombstone
+		}
+	} else if err := p.encode(r, s); err != nil {
+		return err
+	}
+	if p.memory == inbox.MemoryPosition {
+		return nil
+	}
+	it.Digest = s.row.Digest()
+	if !t.OwnIDs() {
+		return nil
+	}
+	// A missing ID comes last: the rest is right and may be applied if the
+	// consumer takes the position instead.
+	var err error
+	if it.ID, err = p.mapping.ID(&it.Message, &s.row); err == nil && p.fused && !r.tombstone {
+		it.ID = p.fusedID(r)
+	}
+	return err
+}
+
+// encode fills the tuple, the key and the version.
+func (p *tablePlan) encode(r *tableRow, s *tableScratch) error {
+	values := s.row.Values
+	n := len(p.columns)
+	r.tuple = append(r.tuple, 0, 0)
+	for i := range p.columns {
+		c := &p.columns[i]
+		v := values[i]
+		if v.IsNull() {
+			if v.Kind == sink.Absent && c.optional != 0 {
+				r.omit |= c.optional
+				n--
+				continue
+			}
+			r.tuple = append(r.tuple, 255, 255, 255, 255)
+			continue
+		}
+		at := len(r.tuple)
+		r.tuple = append(r.tuple, 0, 0, 0, 0)
+		var err error
+		if p.text {
+			r.tuple, err = c.enc.text(r.tuple, v)
+		} else {
+			r.tuple, err = c.enc.binary(r.tuple, v)
+		}
+		if err != nil {
+			return c.refused(err)
+		}
+		binary.BigEndian.PutUint32(r.tuple[at:], uint32(len(r.tuple)-at-4))
+	}
+	binary.BigEndian.PutUint16(r.tuple, uint16(n))
+	for i := range p.key {
+		k := &p.key[i]
+		v := values[k.column]
+		if v.IsNull() {
+			if p.write == WriteUpsert {
+				return p.columns[k.column].refused(errTableNullKey)
+			}
+			r.key = nil
+			break
+		}
+		at := len(r.key)
+		var err error
+		if r.key, err = p.columns[k.column].enc.binary(append(r.key, 0, 0, 0, 0), v); err != nil {
+			return p.columns[k.column].refused(err)
+		}
+		binary.BigEndian.PutUint32(r.key[at:], uint32(len(r.key)-at-4))
+		k.canon(r.key[at+4:])
+	}
+	if len(p.key) == 0 {
+		r.key = nil
+	}
+	if p.version >= 0 {
+		v, c := values[p.version], &p.columns[p.version]
+		if v.IsNull() {
+			return c.refused(errTableNoVersion)
+		}
+		var err error
+		if r.version, err = c.enc.binary(r.version, v); err != nil {
+			return c.refused(err)
+		}
+	}
+	return nil
+}
+
+var (
+	errTableNullKey   = errors.New("null, and it is part of the key")
+	errTableNoVersion = errors.New("no version")
+)
+
+func (c *tableColumn) refused(err error) error {
+	return &sink.DecodeError{Class: sink.ClassValue, Field: fmt.Sprintf("column %q (%s)", c.name, c.from),
+		Why: fmt.Sprintf("%v (%s)", err, c.typ), Err: err}
+}
+
+// fusedID is the message ID where the target is the memory: what the table finds
+// equal is one message.
+func (p *tablePlan) fusedID(r *tableRow) semel.ID {
+	if len(r.key) == 20 && len(p.key) == 1 && p.key[0].uuid {
+		return semel.ID(r.key[4:])
+	}
+	return semel.IDOf(r.key)
+}
+
+// Apply writes the rows in the transaction. It leaves no row out: how many were
+// sent and how many the server took must agree.
+func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.Item) error {
+	p := t.plan.Load()
+	rows, err := t.rows(p, items)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	w := &tableWriter{Table: t, p: p, pg: tx.DB().Conn().PgConn()}
+	if t.suspect.Load() {
+		if err := w.unchanged(ctx); err != nil {
+			return err
+		}
+		t.suspect.Store(false)
+	}
+	switch {
+	case p.write == WriteUpsert:
+		err = w.upsert(ctx, rows)
+	case len(p.key) > 0:
+		err = w.insertKeyed(ctx, rows)
+	default:
+		err = w.insert(ctx, rows)
+	}
+	if err == nil {
+		// After the write: it holds a lock, so no ALTER can come between.
+		err = w.unchanged(ctx)
+	}
+	if err != nil {
+		t.suspect.Store(true)
+	}
+	return err
+}
+
+// rows are those of the items that have one, made again if the plan is newer.
+func (t *Table) rows(p *tablePlan, items []*inbox.Item) ([]*tableRow, error) {
+	rows := make([]*tableRow, 0, len(items))
+	for i, it := range items {
+		r, ok := it.Load.(*tableRow)
+		if !ok || r.plan != p {
+			var s tableScratch
+			t.decode(p, it, &s)
+			if it.Err != nil {
+				continue
+			}
+			r = it.Load.(*tableRow)
+		}
+		if r.tombstone {
+			it.Outcome = inbox.Skipped
+			continue
+		}
+		if r.unknown > 0 && t.cfg.HaltUnknown {
+			return nil, semel.FailedAt(i, &inbox.HaltError{Partition: it.Position().Log, Kind: "unknown-field",
+				Why:  fmt.Sprintf("%s has %d fields without a column in %s", it.Position(), r.unknown, p.info.name),
+				Hint: "map them, add columns, or say unknown_fields: ignore"})
+		}
+		r.item = it
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+// tableWriter is one Apply.
+type tableWriter struct {
+	*Table
+	p  *tablePlan
+	pg *pgconn.PgConn
+}
+
+// unchanged compares the types of the columns with those that rows were made
+// for.
+func (w *tableWriter) unchanged(ctx context.Context) error {
+	r := w.pg.ExecParams(ctx, w.p.fingerprint, nil, nil, nil, nil).Read()
+	if r.Err != nil {
+		return r.Err
+	}
+	if len(r.Rows) == 1 && string(r.Rows[0][0]) == w.p.types {
+		return nil
+	}
+	return &inbox.HaltError{Kind: "table-changed",
+		Why:  fmt.Sprintf("columns of %s are not those that the route began with", w.p.info.name),
+		Hint: "restart the route, so that it looks at the table again",
+		Err:  &TableError{Table: w.p.info.name.String(), Why: "its columns have changed"}}
+}
+
+// complete compares what was sent with what the server took.
+func (w *tableWriter) complete(sent int, took int64) error {
+	if int64(sent) == took {
+		return nil
+	}
+	return &inbox.HaltError{Kind: "rows-swallowed",
+		Why:  fmt.Sprintf("%s took %d of %d rows without an error", w.p.info.name, took, sent),
+		Hint: "a BEFORE trigger that returns NULL swallows rows; filter in the route instead"}
+}
+
+// insert writes rows that nothing is known to conflict with.
+func (w *tableWriter) insert(ctx context.Context, rows []*tableRow) error {
+	for omit, group := range tableGroups(rows) {
+		var took int64
+		var err error
+		if w.p.direct {
+			took, err = copyInto(ctx, w.pg, w.p.into(omit), group, w.p.text)
+		} else {
+			took, err = w.statement(ctx, group, omit, "", nil)
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.complete(len(group), took); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tableGroups yields rows that leave out the same columns, in order; nearly
+// always that is all of them.
+func tableGroups(rows []*tableRow) func(yield func(uint64, []*tableRow) bool) {
+	return func(yield func(uint64, []*tableRow) bool) {
+		for len(rows) > 0 {
+			omit := rows[0].omit
+			n := 1
+			for n < len(rows) && rows[n].omit == omit {
+				n++
+			}
+			if n == len(rows) {
+				yield(omit, rows)
+				return
+			}
+			var group, others []*tableRow
+			for _, r := range rows {
+				if r.omit == omit {
+					group = append(group, r)
+				} else {
+					others = append(others, r)
+				}
+			}
+			if !yield(omit, group) {
+				return
+			}
+			rows = others
+		}
+	}
+}
+
+// tableValues bounds the values that go as parameters of one statement; more
+// rows are worth a temporary table. The protocol's own bound is 65,535.
+const tableValues = 2000
+
+// statement writes by INSERT: where COPY isn't allowed, or existing rows are
+// replaced. It answers the number of rows that took effect; returned is called
+// with the columns that the suffix returns, in binary form.
+func (w *tableWriter) statement(ctx context.Context, rows []*tableRow, omit uint64, suffix string, returned func([][]byte)) (int64, error) {
+	var rr *pgconn.ResultReader
+	if n := len(rows) * len(w.p.columns); n <= tableValues {
+		sql, values := w.p.values(rows, omit)
+		format := []int16{1}
+		if w.p.text {
+			format[0] = 0
+		}
+		rr = w.pg.ExecParams(ctx, sql+suffix, values, nil, format, []int16{1})
+	} else {
+		// Bound to the transaction: nothing is left in the session, which may be a
+		// pooler's.
+		if _, err := w.pg.Exec(ctx, w.p.stage).ReadAll(); err != nil {
+			return 0, err
+		}
+		took, err := copyInto(ctx, w.pg, "pg_temp."+tableStage+" ("+w.p.list(omit)+")", rows, w.p.text)
+		if err != nil {
+			return 0, err
+		}
+		if err := w.complete(len(rows), took); err != nil {
+			return 0, err
+		}
+		// The temporary table is read as it was written, in key order, and locks
+		// are taken in that order.
+		list := w.p.list(omit)
+		rr = w.pg.ExecParams(ctx, w.p.insertInto(omit)+" SELECT "+list+" FROM pg_temp."+tableStage+suffix, nil, nil, nil, []int16{1})
+	}
+	for rr.NextRow() {
+		if returned != nil {
+			returned(rr.Values())
+		}
+	}
+	tag, err := rr.Close()
+	return tag.RowsAffected(), err
+}
+
+const tableStage = "semel_stage"
+
+// values is a statement with a parameter for each value. Types are left to the
+// server, which takes those of the columns.
+func (p *tablePlan) values(rows []*tableRow, omit uint64) (string, [][]byte) {
+	var b strings.Builder
+	b.WriteString(p.insertInto(omit))
+	b.WriteString(" VALUES ")
+	var values [][]byte
+	for i, r := range rows {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		open := byte('(')
+		copyFields(r.tuple, func(field []byte) {
+			values = append(values, field)
+			b.WriteByte(open)
+			open = ','
+			fmt.Fprintf(&b, "$%d", len(values))
+		})
+		b.WriteByte(')')
+	}
+	return b.String(), values
+}

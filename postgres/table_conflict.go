@@ -1,0 +1,363 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/sink"
+)
+
+// tableCareful is how many batches are probed before it is tried again without.
+const tableCareful = 10
+
+// insertKeyed adds the rows whose key isn't there. While existing keys are rare
+// it sends all rows at once, and asks which are known only when the server
+// refuses; else it asks first. A refused COPY is undone by a savepoint, so the
+// watermark's lock stays.
+func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
+	rows = w.firstOfKey(rows)
+	slices.SortStableFunc(rows, func(a, b *tableRow) int { return bytes.Compare(a.key, b.key) })
+	probed := w.careful.Load() > 0
+	if probed {
+		known, err := w.leaveKnown(ctx, &rows)
+		if err != nil {
+			return err
+		}
+		w.learn(known)
+	}
+	// A key that another transaction commits between question and COPY is found
+	// by the next question.
+	for try := 0; ; try++ {
+		if len(rows) == 0 {
+			return nil
+		}
+		if err := w.exec(ctx, "SAVEPOINT semel_table"); err != nil {
+			return err
+		}
+		err := w.insert(ctx, rows)
+		if err == nil {
+			return w.exec(ctx, "RELEASE SAVEPOINT semel_table")
+		}
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "23505" || try == 3 {
+			return err
+		}
+		if err := w.exec(ctx, "ROLLBACK TO SAVEPOINT semel_table"); err != nil {
+			return err
+		}
+		known, perr := w.leaveKnown(ctx, &rows)
+		switch {
+		case perr != nil:
+			return perr
+		case known == 0:
+			return err // another unique index: the data is refused
+		case !probed:
+			probed = true
+			w.careful.Store(tableCareful)
+			w.hits.Store(0)
+		}
+	}
+}
+
+// learn counts down to the next try without a question, if there was nearly
+// nothing to find.
+func (w *tableWriter) learn(known int) {
+	if known > 0 {
+		w.hits.Add(1)
+	}
+	if w.careful.Add(-1) > 0 {
+		return
+	}
+	if w.hits.Swap(0) > 1 {
+		w.careful.Store(tableCareful)
+	}
+}
+
+func (w *tableWriter) exec(ctx context.Context, sql string) error {
+	_, err := w.pg.Exec(ctx, sql).ReadAll()
+	return err
+}
+
+// firstOfKey settles rows whose key an earlier row of the batch has: one by one
+// they would have met it.
+func (w *tableWriter) firstOfKey(rows []*tableRow) []*tableRow {
+	first := make(map[string]*tableRow, len(rows))
+	out := make([]*tableRow, 0, len(rows))
+	for _, r := range rows {
+		if r.key != nil {
+			if f, ok := first[string(r.key)]; ok {
+				w.exists(r, bytes.Equal(f.tuple, r.tuple))
+				continue
+			}
+			first[string(r.key)] = r
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+var errTableExists = errors.New("a row of another message ID has this key")
+var errTableCollision = errors.New("a row with this ID and other values exists")
+
+// exists settles a row whose key is taken.
+func (w *tableWriter) exists(r *tableRow, equal bool) {
+	switch {
+	case w.p.fused && !equal && w.cfg.OnCollision != inbox.CollisionDuplicate:
+		r.item.Err, r.item.Class = errTableCollision, inbox.DeadCollision
+	case !w.p.fused && w.cfg.OnExists == ExistsDeadLetter:
+		r.item.Err, r.item.Class = errTableExists, inbox.DeadConstraint
+	default:
+		r.item.Outcome = inbox.DuplicateID
+	}
+}
+
+// leaveKnown settles the rows whose key is in the table and leaves the others.
+func (w *tableWriter) leaveKnown(ctx context.Context, rows *[]*tableRow) (int, error) {
+	ask := make([]*tableRow, 0, len(*rows))
+	for _, r := range *rows {
+		if r.key != nil {
+			ask = append(ask, r)
+		}
+	}
+	if len(ask) == 0 {
+		return 0, nil
+	}
+	known := map[string]bool{}
+	var key []byte
+	err := w.query(ctx, w.p.probe(), w.p.keyArrays(ask), func(fields [][]byte) {
+		key = w.p.appendKey(key[:0], fields)
+		known[string(key)] = true
+	})
+	if err != nil || len(known) == 0 {
+		return 0, err
+	}
+	var fresh, there []*tableRow
+	for _, r := range *rows {
+		if r.key != nil && known[string(r.key)] {
+			there = append(there, r)
+		} else {
+			fresh = append(fresh, r)
+		}
+	}
+	equal := map[*tableRow]bool{}
+	if w.p.fused && w.cfg.OnCollision != inbox.CollisionDuplicate {
+		if equal, err = w.equalToStored(ctx, there); err != nil {
+			return 0, err
+		}
+	}
+	for _, r := range there {
+		w.exists(r, equal[r])
+	}
+	*rows = fresh
+	return len(there), nil
+}
+
+func (w *tableWriter) query(ctx context.Context, sql string, params [][]byte, row func([][]byte)) error {
+	rr := w.pg.ExecParams(ctx, sql, params, nil, []int16{1}, []int16{1})
+	for rr.NextRow() {
+		row(rr.Values())
+	}
+	_, err := rr.Close()
+	return err
+}
+
+func (p *tablePlan) keyArrays(rows []*tableRow) [][]byte {
+	arrays := make([][]byte, len(p.key))
+	for i, k := range p.key {
+		arrays[i] = tableArray(rows, i, k.elem)
+	}
+	return arrays
+}
+
+// probe asks for keys. A question with ANY, or one look-up for each key, leaves
+// no room for a plan that reads the table whole.
+func (p *tablePlan) probe(more ...string) string {
+	var casts, names, same, out []string
+	for i, k := range p.key {
+		name := pgx.Identifier{p.columns[k.column].name}.Sanitize()
+		cast := fmt.Sprintf("$%d::%s", i+1, k.array)
+		if len(p.key) == 1 {
+			out = append([]string{"t." + name}, more...)
+			return fmt.Sprintf("SELECT %s FROM %s AS t WHERE t.%s = ANY(%s)", strings.Join(out, ", "), p.info.name.sql(), name, cast)
+		}
+		casts = append(casts, cast)
+		names = append(names, fmt.Sprintf("k%d", i))
+		same = append(same, fmt.Sprintf("t.%s = u.k%d", name, i))
+		out = append(out, "t."+name)
+	}
+	return fmt.Sprintf("SELECT %s FROM unnest(%s) AS u(%s) CROSS JOIN LATERAL (SELECT t.* FROM %s AS t WHERE %s LIMIT 1) AS t",
+		strings.Join(append(out, more...), ", "), strings.Join(casts, ", "), strings.Join(names, ", "), p.info.name.sql(), strings.Join(same, " AND "))
+}
+
+// equalToStored says which rows say what the table holds under their key. The
+// messages are read again, as text, and the server compares: an honest repeat
+// may write a document or a number in another way.
+func (w *tableWriter) equalToStored(ctx context.Context, rows []*tableRow) (map[*tableRow]bool, error) {
+	p := w.p
+	arrays := make([][]byte, 1+len(p.columns))
+	for i := range arrays {
+		b := make([]byte, 20, 20+16*len(rows))
+		binary.BigEndian.PutUint32(b, 1)
+		binary.BigEndian.PutUint32(b[4:], 1)  // there may be nulls
+		binary.BigEndian.PutUint32(b[8:], 25) // text
+		binary.BigEndian.PutUint32(b[12:], uint32(len(rows)))
+		binary.BigEndian.PutUint32(b[16:], 1)
+		arrays[i] = b
+	}
+	var row sink.Row
+	for n, r := range rows {
+		if err := p.mapping.Decode(&r.item.Message, &row); err != nil {
+			return nil, err
+		}
+		arrays[0] = appendTableText(arrays[0], fmt.Appendf(nil, "%d", n))
+		for i := range p.columns {
+			v := row.Values[i]
+			if v.IsNull() {
+				arrays[i+1] = append(arrays[i+1], 255, 255, 255, 255)
+				continue
+			}
+			text, err := p.columns[i].enc.text(nil, v)
+			if err != nil {
+				return nil, err
+			}
+			arrays[i+1] = appendTableText(arrays[i+1], text)
+		}
+	}
+	equal := make(map[*tableRow]bool, len(rows))
+	err := w.query(ctx, p.compare(), arrays, func(fields [][]byte) {
+		n := 0
+		for _, c := range fields[0] {
+			n = n*10 + int(c-'0')
+		}
+		equal[rows[n]] = true
+	})
+	return equal, err
+}
+
+func appendTableText(dst, text []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(dst, uint32(len(text))), text...)
+}
+
+// compare returns the numbers of the rows that equal the stored ones in all
+// mapped columns. An absent field whose default was taken can't be compared.
+func (p *tablePlan) compare() string {
+	params, names := []string{"$1::text[]"}, []string{"n"}
+	var key, all []string
+	for i, c := range p.columns {
+		params = append(params, fmt.Sprintf("$%d::text[]", i+2))
+		names = append(names, fmt.Sprintf("c%d", i))
+		stored, sent := "t."+pgx.Identifier{c.name}.Sanitize(), fmt.Sprintf("u.c%d::%s", i, c.cast)
+		if slices.ContainsFunc(p.key, func(k tableKey) bool { return k.column == i }) {
+			key = append(key, stored+" = "+sent)
+			continue
+		}
+		switch {
+		case c.typname == "json":
+			stored, sent = stored+"::jsonb", sent+"::jsonb"
+		case !introspectBuiltin(c.oid) && c.typtype != "e" || introspectArrayOf[c.oid] == 0 && c.typname != "jsonb":
+			stored, sent = stored+"::text", sent+"::text" // perhaps without an equality
+		}
+		is := stored + " IS NOT DISTINCT FROM " + sent
+		if c.optional != 0 {
+			is = fmt.Sprintf("(u.c%d IS NULL OR %s)", i, is)
+		}
+		all = append(all, is)
+	}
+	if all == nil {
+		all = []string{"true"}
+	}
+	return fmt.Sprintf("SELECT u.n FROM unnest(%s) AS u(%s) CROSS JOIN LATERAL (SELECT t.* FROM %s AS t WHERE %s LIMIT 1) AS t WHERE %s",
+		strings.Join(params, ", "), strings.Join(names, ", "), p.info.name.sql(), strings.Join(key, " AND "), strings.Join(all, " AND "))
+}
+
+// upsert writes the newest row of each key, in key order: writers of the same
+// keys wait for one another and never in a circle.
+func (w *tableWriter) upsert(ctx context.Context, rows []*tableRow) error {
+	var newer func(i, j int) bool
+	if w.p.version >= 0 {
+		newer = func(i, j int) bool { return w.p.newer(rows[i].version, rows[j].version) }
+	}
+	red := sink.Reduce(len(rows), func(i int) []byte { return rows[i].key }, newer)
+	place := make(map[*tableRow]int, len(red.Rows))
+	write := make([]*tableRow, len(red.Rows))
+	for n, i := range red.Rows {
+		write[n] = rows[i]
+		place[rows[i]] = i
+	}
+	slices.SortFunc(write, func(a, b *tableRow) int { return bytes.Compare(a.key, b.key) })
+	stale := map[int]bool{}
+	for omit, group := range tableGroups(write) {
+		missed, err := w.upsertGroup(ctx, group, omit)
+		if err != nil {
+			return err
+		}
+		for _, r := range missed {
+			stale[place[r]] = true
+		}
+	}
+	for i, r := range rows {
+		switch {
+		case red.Fates[i] == sink.Stale || stale[red.By[i]]:
+			r.item.Outcome = inbox.Stale
+		case red.Fates[i] == sink.Superseded:
+			r.item.Outcome = inbox.Superseded
+		}
+	}
+	return nil
+}
+
+// upsertGroup answers the rows that the stored version refused.
+func (w *tableWriter) upsertGroup(ctx context.Context, rows []*tableRow, omit uint64) ([]*tableRow, error) {
+	wrote := make(map[string]bool)
+	var key []byte
+	var keep func([][]byte)
+	if w.p.version >= 0 {
+		keep = func(fields [][]byte) {
+			key = w.p.appendKey(key[:0], fields)
+			wrote[string(key)] = true
+		}
+	}
+	took, err := w.statement(ctx, rows, omit, w.p.onConflict(omit), keep)
+	if err != nil {
+		return nil, err
+	}
+	if w.p.version < 0 || int(took) == len(rows) {
+		return nil, w.complete(len(rows), took)
+	}
+	var missed []*tableRow
+	for _, r := range rows {
+		if !wrote[string(r.key)] {
+			missed = append(missed, r)
+		}
+	}
+	// Stale, or swallowed by a trigger: then there is no row, or an older one.
+	older := make(map[string]bool)
+	version := pgx.Identifier{w.p.columns[w.p.version].name}.Sanitize()
+	newest := make(map[string][]byte)
+	err = w.query(ctx, w.p.probe("t."+version), w.p.keyArrays(missed), func(fields [][]byte) {
+		n := len(w.p.key)
+		key = w.p.appendKey(key[:0], fields[:n])
+		newest[string(key)] = bytes.Clone(fields[n])
+		older[string(key)] = fields[n] == nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	swallowed := 0
+	for _, r := range missed {
+		stored, there := newest[string(r.key)]
+		if !there || older[string(r.key)] || w.p.newer(r.version, stored) {
+			swallowed++
+		}
+	}
+	return missed, w.complete(len(rows), int64(len(rows)-swallowed))
+}

@@ -1,0 +1,458 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/sink"
+)
+
+// tablePlan is what a route and a table make together. It doesn't change.
+type tablePlan struct {
+	info    *introspectTable
+	mapping *sink.Mapping
+	write   WriteMode
+	columns []tableColumn
+	text    bool // some type's binary form isn't known: COPY in text form
+	direct  bool // COPY goes into the table itself
+	key     []tableKey
+	version int // column, or -1
+	newer   func(a, b []byte) bool
+	memory  inbox.Memory
+	fused   bool // the target's key is the message ID
+
+	fingerprint, types string // see introspectTable.fingerprint
+	stage              string // makes an empty temporary table
+}
+
+type tableColumn struct {
+	*introspectColumn
+	from     sink.Path
+	enc      encoder
+	optional uint64 // a bit, if the column's default stands for an absent field
+}
+
+// tableKey is a column of the key.
+type tableKey struct {
+	column int
+	tableKeyType
+}
+
+// tableKeyType is a type whose values can be told apart by their bytes.
+type tableKeyType struct {
+	elem  uint32       // of arrays of it
+	array string       // the cast of such an array
+	canon func([]byte) // makes equal values equal bytes
+	one   bool         // each value has one spelling, but for zones and the like
+	uuid  bool
+}
+
+// planner collects a route's mistakes.
+type tablePlanner struct {
+	*tablePlan
+	cfg  TableConfig
+	errs []error
+}
+
+func (b *tablePlanner) wrong(column, hint, why string, args ...any) {
+	b.errs = append(b.errs, &TableError{Table: b.info.name.String(), Column: column, Why: fmt.Sprintf(why, args...), Hint: hint})
+}
+
+func newTablePlan(info *introspectTable, cfg TableConfig) (*tablePlan, error) {
+	b := &tablePlanner{tablePlan: &tablePlan{info: info, write: cfg.Write, version: -1, direct: !info.rls}, cfg: cfg}
+	switch cfg.Write {
+	case WriteAppend, WriteInsert, WriteUpsert:
+	default:
+		b.wrong("", "append, insert or upsert", "no such way to write: %q", cfg.Write)
+		return nil, b.errs[0]
+	}
+	b.pickColumns()
+	if len(b.errs) == 0 {
+		b.pickVersion()
+		b.pickKey()
+	}
+	if len(b.errs) == 0 {
+		b.pickMemory()
+		b.makeMapping()
+		b.checkRest()
+	}
+	if len(b.errs) > 0 {
+		return nil, errors.Join(b.errs...)
+	}
+	b.makeSQL()
+	return b.tablePlan, nil
+}
+
+// pickColumns finds the mapped columns, in the table's order, and their
+// encoders.
+func (b *tablePlanner) pickColumns() {
+	for _, name := range slices.Sorted(maps.Keys(b.cfg.Columns)) {
+		if c := b.info.column(name); c == nil {
+			b.missing(name)
+		} else if c.generated {
+			b.wrong(name, "take it out of the mapping", "it is generated from other columns")
+		}
+	}
+	for name, unit := range b.cfg.Epoch {
+		c := b.info.column(name)
+		switch {
+		case c == nil:
+			b.missing(name)
+		case !slices.Contains([]uint32{pgtype.DateOID, pgtype.TimestampOID, pgtype.TimestamptzOID}, c.oid):
+			b.wrong(name, "times.epoch is for timestamptz, timestamp and date", "an epoch unit for %s", c.typ)
+		case !slices.Contains([]EpochUnit{EpochSeconds, EpochMillis, EpochMicros, EpochNanos}, unit):
+			b.wrong(name, "s, ms, us or ns", "no such epoch unit: %q", unit)
+		}
+	}
+	enc := encodeConfig{times: encodeTimes{b.cfg.Zone, b.cfg.Epoch}, strip: b.cfg.StripNUL}
+	bit := uint64(1)
+	for i := range b.info.columns {
+		c := tableColumn{introspectColumn: &b.info.columns[i]}
+		if b.cfg.Columns == nil {
+			if c.generated || c.identity == "a" {
+				continue
+			}
+			c.from = sink.Path{Root: sink.RootValue, Names: []string{c.name}}
+		} else {
+			expr, ok := b.cfg.Columns[c.name]
+			if !ok {
+				continue
+			}
+			var err error
+			if c.from, err = sink.ParsePath(expr); err != nil {
+				b.wrong(c.name, "", "%v", err)
+				continue
+			}
+		}
+		var fast bool
+		if c.enc, fast = newEncoder(c.introspectColumn, enc); !fast {
+			b.text = true
+		}
+		if c.notNull && (c.hasDefault || c.identity != "") && bit != 0 {
+			c.optional = bit
+			bit <<= 1
+		}
+		b.checkSource(&c)
+		b.columns = append(b.columns, c)
+	}
+	if len(b.columns) == 0 && len(b.errs) == 0 {
+		b.wrong("", "", "no column is mapped")
+	}
+}
+
+func (b *tablePlanner) missing(name string) {
+	names := make([]string, len(b.info.columns))
+	for i, c := range b.info.columns {
+		names[i] = c.name
+	}
+	hint := ""
+	if i := introspectNearest(name, names); i >= 0 {
+		hint = "there is " + introspectQuote(names[i])
+	}
+	b.wrong(name, hint, "it does not exist")
+}
+
+// checkSource refuses what no message could fill.
+func (b *tablePlanner) checkSource(c *tableColumn) {
+	whole := c.from.Root == sink.RootValue && len(c.from.Names) == 0
+	switch c.enc.(type) {
+	case encodeText, encodeJSON, encodeAny:
+		return
+	case encodeInt, encodeNumeric, encodeFloat:
+		whole = whole || c.from.Root == sink.RootTimestamp
+	case encodeTimestamp, encodeDate:
+		if (c.from.Root == sink.RootOffset || c.from.Root == sink.RootPartition) && b.cfg.Epoch[c.name] == "" {
+			whole = true
+		}
+	case encodeBool, encodeUUID, encodeBytea, encodeClock, encodeArray:
+		switch c.from.Root {
+		case sink.RootTimestamp, sink.RootOffset, sink.RootPartition:
+			whole = true
+		}
+	}
+	if whole {
+		b.wrong(c.name, "", "%s can't take %s", c.typ, c.from)
+	}
+}
+
+func (b *tablePlanner) index(column string) int {
+	return slices.IndexFunc(b.columns, func(c tableColumn) bool { return c.name == column })
+}
+
+func (b *tablePlanner) pickVersion() {
+	if b.cfg.Version == "" {
+		return
+	}
+	path, err := sink.ParsePath(b.cfg.Version)
+	if err != nil {
+		b.wrong("", "", "version: %v", err)
+		return
+	}
+	if b.write != WriteUpsert {
+		b.wrong("", "version is for write: upsert", "version with write: %s", b.write)
+		return
+	}
+	b.version = slices.IndexFunc(b.columns, func(c tableColumn) bool { return c.from.Equal(path) })
+	if b.version < 0 {
+		b.wrong("", "map a column to it: the stored version is compared", "no column takes the version %s", path)
+		return
+	}
+	if b.newer = tableNewer(b.columns[b.version].oid); b.newer == nil {
+		b.wrong(b.columns[b.version].name, "use an integer, numeric, date or timestamp", "%s can't be a version", b.columns[b.version].typ)
+	}
+}
+
+// pickKey decides what conflicts: the key that an insert may meet and an upsert
+// replaces.
+func (b *tablePlanner) pickKey() {
+	if b.write == WriteAppend {
+		return
+	}
+	names := b.cfg.PrimaryKey
+	for _, n := range names {
+		if b.info.column(n) == nil {
+			b.missing(n)
+			return
+		}
+	}
+	if names == nil {
+		names = b.info.primaryKey()
+		unmapped := func(n string) bool { return b.index(n) < 0 }
+		if b.write == WriteInsert && slices.ContainsFunc(names, unmapped) {
+			return // the database makes the key: nothing to meet
+		}
+	}
+	if len(names) == 0 {
+		if b.write == WriteUpsert {
+			b.wrong("", "name one with primary_key, over a unique index", "it has no primary key, and upsert needs one")
+		}
+		return
+	}
+	if ok, why := b.info.uniqueOver(names); !ok {
+		if why == "" {
+			why = "no unique index is over exactly these columns"
+		}
+		b.wrong("", "", "key (%s): %s", strings.Join(names, ", "), why)
+		return
+	}
+	for _, n := range names {
+		i := b.index(n)
+		if i < 0 {
+			b.wrong(n, "map it", "it is part of the key, and nothing is mapped to it")
+			continue
+		}
+		c := &b.columns[i]
+		kt, ok := tableKeyTypeOf(c.introspectColumn)
+		if !ok {
+			b.wrong(n, "a key can be of integers, numeric, uuid, text, times, boolean, bytea or an enum", "%s in a key: values can't be told apart by their bytes", c.typ)
+			continue
+		}
+		c.optional = 0
+		b.key = append(b.key, tableKey{i, kt})
+	}
+}
+
+// pickMemory decides what recognises a repeat. The target can do it only if its
+// key is exactly the ID.
+func (b *tablePlanner) pickMemory() {
+	switch {
+	case len(b.cfg.ID) == 0 && !b.cfg.Identified:
+		b.memory = inbox.MemoryPosition
+		return
+	case len(b.cfg.ID) == 0:
+		b.memory = inbox.MemoryInbox
+		return
+	}
+	b.memory = inbox.MemoryInbox
+	same := len(b.key) > 0 && len(b.key) == len(b.cfg.ID) && !b.cfg.SeveralTopics
+	for _, expr := range b.cfg.ID {
+		path, err := sink.ParsePath(expr)
+		if err != nil {
+			b.wrong("", "", "id: %v", err)
+			return
+		}
+		same = same && slices.ContainsFunc(b.key, func(k tableKey) bool { return b.columns[k.column].from.Equal(path) })
+	}
+	if same && b.write == WriteUpsert {
+		b.wrong("", "identify messages by what differs between two updates of a row", "the message ID is the key: every later update would be a duplicate")
+		return
+	}
+	if !same || b.write != WriteInsert {
+		return
+	}
+	for _, k := range b.key {
+		if c := b.columns[k.column]; !k.one || !c.notNull {
+			return
+		}
+	}
+	b.memory, b.fused = inbox.MemoryTarget, true
+	for _, k := range b.key {
+		if e, is := b.columns[k.column].enc.(encodeInt); is {
+			b.columns[k.column].enc = encodePlain{e}
+		}
+	}
+}
+
+func (b *tablePlanner) makeMapping() {
+	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, TopicInID: b.cfg.SeveralTopics}
+	for _, c := range b.columns {
+		cfg.Columns = append(cfg.Columns, sink.Column{Name: c.name, From: c.from})
+	}
+	for _, expr := range b.cfg.ID {
+		path, err := sink.ParsePath(expr)
+		if err != nil {
+			b.wrong("", "", "id: %v", err)
+			return
+		}
+		cfg.ID = append(cfg.ID, path)
+	}
+	var err error
+	if b.mapping, err = sink.NewMapping(cfg); err != nil {
+		b.wrong("", "", "%v", err)
+	}
+}
+
+// checkRest finds columns that every row would fail on.
+func (b *tablePlanner) checkRest() {
+	if b.info.swallows {
+		return // the trigger may fill them
+	}
+	for _, c := range b.info.columns {
+		if c.notNull && !c.hasDefault && c.identity == "" && !c.generated && b.index(c.name) < 0 {
+			b.wrong(c.name, "map it, or give it a default", "it is NOT NULL without a default, and nothing is mapped to it")
+		}
+	}
+}
+
+func (b *tablePlanner) makeSQL() {
+	plain := make([]introspectColumn, len(b.columns))
+	for i, c := range b.columns {
+		plain[i] = *c.introspectColumn
+	}
+	b.fingerprint, b.types = b.info.fingerprint(plain)
+	b.stage = fmt.Sprintf("CREATE TEMP TABLE IF NOT EXISTS %[1]s ON COMMIT DROP AS SELECT %[2]s FROM %[3]s WITH NO DATA; TRUNCATE pg_temp.%[1]s",
+		tableStage, b.list(0), b.info.name.sql())
+}
+
+// list names the columns of rows that leave some out.
+func (p *tablePlan) list(omit uint64) string {
+	var names []string
+	for _, c := range p.columns {
+		if c.optional&omit == 0 {
+			names = append(names, pgx.Identifier{c.name}.Sanitize())
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func (p *tablePlan) into(omit uint64) string { return p.info.name.sql() + " (" + p.list(omit) + ")" }
+
+func (p *tablePlan) insertInto(omit uint64) string {
+	sql := "INSERT INTO " + p.info.name.sql() + " AS t (" + p.list(omit) + ")"
+	if slices.ContainsFunc(p.columns, func(c tableColumn) bool { return c.identity == "a" }) {
+		sql += " OVERRIDING SYSTEM VALUE" // COPY does so by itself
+	}
+	return sql
+}
+
+// onConflict replaces rows; each statement locks the rows of the key in the order
+// in which they come.
+func (p *tablePlan) onConflict(omit uint64) string {
+	var keys, set []string
+	for _, k := range p.key {
+		keys = append(keys, pgx.Identifier{p.columns[k.column].name}.Sanitize())
+	}
+	for i, c := range p.columns {
+		inKey := slices.ContainsFunc(p.key, func(k tableKey) bool { return k.column == i })
+		if c.optional&omit == 0 && !inKey && c.identity != "a" {
+			name := pgx.Identifier{c.name}.Sanitize()
+			set = append(set, name+" = excluded."+name)
+		}
+	}
+	if set == nil { // a row of its key alone
+		set = []string{keys[0] + " = excluded." + keys[0]}
+	}
+	sql := " ON CONFLICT (" + strings.Join(keys, ", ") + ") DO UPDATE SET " + strings.Join(set, ", ")
+	if p.version < 0 {
+		return sql
+	}
+	v := pgx.Identifier{p.columns[p.version].name}.Sanitize()
+	sql += " WHERE t." + v + " IS NULL OR t." + v + " < excluded." + v + " RETURNING t." + strings.Join(keys, ", t.")
+	return sql
+}
+
+// Path says how rows get into the table, for explain.
+func (t *Table) Path() string {
+	p := t.plan.Load()
+	form := "binary"
+	if p.text {
+		form = "text"
+	}
+	straight := fmt.Sprintf("COPY straight into %s (%s)", p.info.name, form)
+	if !p.direct {
+		straight = "INSERT, since row-level security forbids COPY"
+	}
+	switch {
+	case p.write == WriteUpsert:
+		guard := ""
+		if p.version >= 0 {
+			guard = " where the version is greater"
+		}
+		return fmt.Sprintf("the newest of each key, sorted, by COPY (%s) to a temporary table, then INSERT … ON CONFLICT DO UPDATE%s; few rows without the temporary table", form, guard)
+	case len(p.key) > 0:
+		return straight + fmt.Sprintf(", sorted by (%s); while keys are met that exist, they are asked for first", p.keyNames())
+	}
+	return straight
+}
+
+func (p *tablePlan) keyNames() string {
+	var names []string
+	for _, k := range p.key {
+		names = append(names, introspectQuote(p.columns[k.column].name))
+	}
+	return strings.Join(names, ", ")
+}
+
+// Describe tells what goes where, one fact a line, for explain and check.
+func (t *Table) Describe() []string {
+	p := t.plan.Load()
+	out := []string{
+		fmt.Sprintf("table %s, write %s", p.info.name, p.write),
+		"path: " + t.Path(),
+	}
+	switch p.memory {
+	case inbox.MemoryPosition:
+		out = append(out, "memory: the watermark alone")
+	case inbox.MemoryTarget:
+		out = append(out, "memory: the table's own unique index over ("+p.keyNames()+")")
+	default:
+		out = append(out, "memory: the inbox")
+	}
+	for _, c := range p.columns {
+		line := fmt.Sprintf("column %s %s <- %s", introspectQuote(c.name), c.typ, c.from)
+		if c.optional != 0 {
+			line += ", default where absent"
+		}
+		if _, any := c.enc.(encodeAny); any {
+			line += ", read by the server"
+		}
+		out = append(out, line)
+	}
+	if p.info.triggers > 0 {
+		out = append(out, fmt.Sprintf("%d triggers", p.info.triggers))
+	}
+	if p.info.foreignKeys > 0 {
+		out = append(out, fmt.Sprintf("%d foreign keys", p.info.foreignKeys))
+	}
+	if p.info.kind == "p" {
+		out = append(out, "partitioned")
+	}
+	return out
+}
