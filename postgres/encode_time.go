@@ -112,7 +112,14 @@ func (e encodeTime) fromEpoch(v sink.Value) (encodeMoment, error) {
 	if !ok {
 		return encodeMoment{}, errEncodeTime
 	}
-	d.Exponent += map[EpochUnit]int64{EpochSeconds: 6, EpochMillis: 3, EpochMicros: 0, EpochNanos: -3}[e.unit]
+	switch e.unit {
+	case EpochSeconds:
+		d.Exponent += 6
+	case EpochMillis:
+		d.Exponent += 3
+	case EpochNanos:
+		d.Exponent -= 3
+	}
 	n, err := d.Int64()
 	switch {
 	case errors.Is(err, sink.ErrFraction):

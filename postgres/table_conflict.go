@@ -24,7 +24,9 @@ const tableCareful = 10
 // refuses; else it asks first. A refused COPY is undone by a savepoint, so the
 // watermark's lock stays.
 func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
-	rows = w.firstOfKey(rows)
+	if !w.p.fused { // else the key is the ID, and repeats were taken out
+		rows = w.firstOfKey(rows)
+	}
 	slices.SortStableFunc(rows, func(a, b *tableRow) int { return bytes.Compare(a.key, b.key) })
 	probed := w.careful.Load() > 0
 	if probed {
@@ -287,6 +289,10 @@ func (w *tableWriter) upsert(ctx context.Context, rows []*tableRow) error {
 		newer = func(i, j int) bool { return w.p.newer(rows[i].version, rows[j].version) }
 	}
 	red := sink.Reduce(len(rows), func(i int) []byte { return rows[i].key }, newer)
+	before, err := w.storedBefore(ctx, rows, &red)
+	if err != nil {
+		return err
+	}
 	place := make(map[*tableRow]int, len(red.Rows))
 	write := make([]*tableRow, len(red.Rows))
 	for n, i := range red.Rows {
@@ -305,14 +311,51 @@ func (w *tableWriter) upsert(ctx context.Context, rows []*tableRow) error {
 		}
 	}
 	for i, r := range rows {
+		stored := before[string(r.key)]
 		switch {
-		case red.Fates[i] == sink.Stale || stale[red.By[i]]:
+		case red.Fates[i] == sink.Stale, stale[red.By[i]], stored != nil && !w.p.newer(r.version, stored):
 			r.item.Outcome = inbox.Stale
 		case red.Fates[i] == sink.Superseded:
 			r.item.Outcome = inbox.Superseded
 		}
 	}
 	return nil
+}
+
+// storedBefore asks for the stored versions of keys with overtaken rows: one that
+// was stale already is stale, wherever the batch is cut. It takes no locks, for
+// they would come out of key order; whoever writes in between is neither before
+// nor after.
+func (w *tableWriter) storedBefore(ctx context.Context, rows []*tableRow, red *sink.Reduction) (map[string][]byte, error) {
+	if w.p.version < 0 {
+		return nil, nil
+	}
+	var ask []*tableRow
+	asked := map[int]bool{}
+	for i, fate := range red.Fates {
+		if by := red.By[i]; fate == sink.Superseded && !asked[by] {
+			asked[by] = true
+			ask = append(ask, rows[by])
+		}
+	}
+	if ask == nil {
+		return nil, nil
+	}
+	return w.stored(ctx, ask)
+}
+
+// stored answers the versions that the table has under the rows' keys; nothing for
+// null.
+func (w *tableWriter) stored(ctx context.Context, rows []*tableRow) (map[string][]byte, error) {
+	versions := make(map[string][]byte)
+	var key []byte
+	version := pgx.Identifier{w.p.columns[w.p.version].name}.Sanitize()
+	err := w.query(ctx, w.p.probe("t."+version), w.p.keyArrays(rows), func(fields [][]byte) {
+		n := len(w.p.key)
+		key = w.p.appendKey(key[:0], fields[:n])
+		versions[string(key)] = append([]byte(nil), fields[n]...)
+	})
+	return versions, err
 }
 
 // upsertGroup answers the rows that the stored version refused.
@@ -340,22 +383,13 @@ func (w *tableWriter) upsertGroup(ctx context.Context, rows []*tableRow, omit ui
 		}
 	}
 	// Stale, or swallowed by a trigger: then there is no row, or an older one.
-	older := make(map[string]bool)
-	version := pgx.Identifier{w.p.columns[w.p.version].name}.Sanitize()
-	newest := make(map[string][]byte)
-	err = w.query(ctx, w.p.probe("t."+version), w.p.keyArrays(missed), func(fields [][]byte) {
-		n := len(w.p.key)
-		key = w.p.appendKey(key[:0], fields[:n])
-		newest[string(key)] = bytes.Clone(fields[n])
-		older[string(key)] = fields[n] == nil
-	})
+	versions, err := w.stored(ctx, missed)
 	if err != nil {
 		return nil, err
 	}
 	swallowed := 0
 	for _, r := range missed {
-		stored, there := newest[string(r.key)]
-		if !there || older[string(r.key)] || w.p.newer(r.version, stored) {
+		if v := versions[string(r.key)]; v == nil || w.p.newer(r.version, v) {
 			swallowed++
 		}
 	}

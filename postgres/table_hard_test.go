@@ -88,7 +88,7 @@ func tableHard(t *testing.T, b *tableBench) {
 	for _, n := range []string{"31", "37"} { // as long as they were
 		i := map[string]int{"31": 30, "37": 36}[n]
 		column := map[string]string{"31": "txt", "37": "doc"}[n]
-		if got := b.ask("SELECT (to_jsonb(" + column + ") = ($1::jsonb)->'" + column + "')::text FROM hard WHERE n = " + n, string(lines[i])); got != "true" {
+		if got := b.ask("SELECT (to_jsonb("+column+") = ($1::jsonb)->'"+column+"')::text FROM hard WHERE n = "+n, string(lines[i])); got != "true" {
 			t.Errorf("line %s is not what was sent", n)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -28,8 +29,16 @@ type tablePlan struct {
 	memory  inbox.Memory
 	fused   bool // the target's key is the message ID
 
-	fingerprint, types string // see introspectTable.fingerprint
-	stage              string // makes an empty temporary table
+	fingerprint, types string                      // see introspectTable.fingerprint
+	shape              string                      // is described as the columns are
+	shapes             atomic.Pointer[[]tableType] // what it was described as
+	stage              string                      // makes an empty temporary table
+}
+
+// tableType is a type and its modifier, under all domains.
+type tableType struct {
+	oid uint32
+	mod int32
 }
 
 type tableColumn struct {
@@ -337,6 +346,12 @@ func (b *tablePlanner) makeSQL() {
 		plain[i] = *c.introspectColumn
 	}
 	b.fingerprint, b.types = b.info.fingerprint(plain)
+	b.shape = "SELECT " + b.list(0) + " FROM " + b.info.name.sql()
+	types := make([]tableType, len(plain))
+	for i, c := range plain {
+		types[i] = tableType{c.oid, c.mod}
+	}
+	b.shapes.Store(&types)
 	b.stage = fmt.Sprintf("CREATE TEMP TABLE IF NOT EXISTS %[1]s ON COMMIT DROP AS SELECT %[2]s FROM %[3]s WITH NO DATA; TRUNCATE pg_temp.%[1]s",
 		tableStage, b.list(0), b.info.name.sql())
 }

@@ -74,7 +74,7 @@ func TestKnownKeysAreFoundWithAndWithoutAskingFirst(t *testing.T) {
 			}
 			for round := range 30 { // over several changes between asking and not
 				n := 20 * (round + 1)
-				dup := round%3 != 2 && round > 0
+				dup := round > 0 && (round < 4 || round > 18 && round != 20)
 				var values []string
 				want := ""
 				for i := n - 20; i < n; i++ {
@@ -215,9 +215,9 @@ func TestUpsertIsAsIfOneByOne(t *testing.T) {
 						want = append(want, 'a')
 					}
 					got := tableOutcomes(b.settle(values...))
-					// Overtaken inside its batch: applied, one by one, or stale.
+					// Applied and then overtaken, if batches are cut between the two.
 					for i := range want {
-						if got[i] != want[i] && !(got[i] == 'o' && want[i] != 'x') {
+						if got[i] != want[i] && !(got[i] == 'o' && want[i] == 'a') {
 							rt.Fatalf("message %d is %c, want %c\n%s\n%s", i, got[i], want[i], got, want)
 						}
 					}
@@ -387,14 +387,9 @@ func TestATableThatChangesHaltsBeforeItHarms(t *testing.T) {
 			b := newTableBench(t, `CREATE TABLE c (v bigint, n numeric(5,2))`, postgres.TableConfig{Table: "c", Write: postgres.WriteAppend})
 			b.settle(`{"v":1,"n":1.25}`)
 			b.exec(alter)
+			err := b.once(b.items(`{"v":2,"n":1}`))
 			var halt *inbox.HaltError
-			var err error
-			for range 2 { // an error of the data may come before it is noticed
-				if err = b.once(b.items(`{"v":2,"n":1}`)); errors.As(err, &halt) {
-					break
-				}
-			}
-			if halt == nil || halt.Kind != "table-changed" {
+			if !errors.As(err, &halt) || halt.Kind != "table-changed" {
 				t.Fatal(err)
 			}
 			if got := b.ask("SELECT count(*)::text FROM c"); got != "1" {
@@ -524,5 +519,21 @@ func TestTableNamesAreReadAsInSQL(t *testing.T) {
 		if again, _ := postgres.ParseTableName(got.String()); err == nil && again != got {
 			t.Errorf("%s is written %s", in, got)
 		}
+	}
+}
+
+func TestDecodingAllocatesNothingOnTheGoodPath(t *testing.T) {
+	b := newTableBench(t, `CREATE TABLE o (id uuid PRIMARY KEY, n bigint, num numeric, f float8, t text, at timestamptz, d date, ok boolean, doc jsonb, raw bytea)`,
+		postgres.TableConfig{Table: "o", Write: postgres.WriteInsert, ID: []string{"value.id"}})
+	items := b.items(tableValuesOf(100, func(i int) string {
+		return fmt.Sprintf(`{"id":"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380%03d","n":%d,"num":1.25,"f":0.1,"t":"caf\u00e9","at":"2026-01-01T00:00:00.5Z","d":"2026-01-01","ok":true,"doc":{"a":[1]},"raw":"AAH/"}`, i, i)
+	})...)
+	for _, it := range items {
+		if it.Err != nil {
+			t.Fatal(it.Err)
+		}
+	}
+	if n := testing.AllocsPerRun(20, func() { b.table.Decode(items) }); n > 10 {
+		t.Errorf("%v allocations for 100 messages", n)
 	}
 }
