@@ -395,10 +395,10 @@ func introspectDistance(a, b string) int {
 // introspectBuiltin says whether a type's number is the same in every database.
 func introspectBuiltin(oid uint32) bool { return oid < 10000 }
 
-var introspectArrayOf = map[uint32]uint32{
-	pgtype.BoolOID: pgtype.BoolArrayOID, pgtype.Int2OID: pgtype.Int2ArrayOID, pgtype.Int4OID: pgtype.Int4ArrayOID,
-	pgtype.Int8OID: pgtype.Int8ArrayOID, pgtype.TextOID: pgtype.TextArrayOID, pgtype.VarcharOID: pgtype.TextArrayOID,
-	pgtype.UUIDOID: pgtype.UUIDArrayOID, pgtype.DateOID: pgtype.DateArrayOID, pgtype.TimestampOID: pgtype.TimestampArrayOID,
-	pgtype.TimestamptzOID: pgtype.TimestamptzArrayOID, pgtype.ByteaOID: pgtype.ByteaArrayOID, pgtype.NumericOID: pgtype.NumericArrayOID,
-	pgtype.Float4OID: pgtype.Float4ArrayOID, pgtype.Float8OID: pgtype.Float8ArrayOID, pgtype.TimeOID: pgtype.TimeArrayOID,
+// introspectComparable are types whose equality is that of their values.
+var introspectComparable = map[uint32]bool{
+	pgtype.BoolOID: true, pgtype.Int2OID: true, pgtype.Int4OID: true, pgtype.Int8OID: true, pgtype.NumericOID: true,
+	pgtype.Float4OID: true, pgtype.Float8OID: true, pgtype.TextOID: true, pgtype.VarcharOID: true, pgtype.UUIDOID: true,
+	pgtype.ByteaOID: true, pgtype.DateOID: true, pgtype.TimeOID: true, pgtype.TimestampOID: true,
+	pgtype.TimestamptzOID: true, pgtype.JSONBOID: true,
 }

@@ -520,7 +520,7 @@ func (w *tableWriter) statement(ctx context.Context, rows []*tableRow, omit uint
 		if _, err := w.pg.Exec(ctx, w.p.stage).ReadAll(); err != nil {
 			return 0, err
 		}
-		took, err := copyInto(ctx, w.pg, "pg_temp."+tableStage+" ("+w.p.list(omit)+")", rows, w.p.text)
+		took, err := copyInto(ctx, w.pg, "pg_temp."+w.p.staged+" ("+w.p.list(omit)+")", rows, w.p.text)
 		if err != nil {
 			return 0, err
 		}
@@ -530,7 +530,7 @@ func (w *tableWriter) statement(ctx context.Context, rows []*tableRow, omit uint
 		// The temporary table is read as it was written, in key order, and locks
 		// are taken in that order.
 		list := w.p.list(omit)
-		rr = w.pg.ExecParams(ctx, w.p.insertInto(omit)+" SELECT "+list+" FROM pg_temp."+tableStage+suffix, nil, nil, nil, []int16{1})
+		rr = w.pg.ExecParams(ctx, w.p.insertInto(omit)+" SELECT "+list+" FROM pg_temp."+w.p.staged+suffix, nil, nil, nil, []int16{1})
 	}
 	for rr.NextRow() {
 		if returned != nil {
@@ -540,8 +540,6 @@ func (w *tableWriter) statement(ctx context.Context, rows []*tableRow, omit uint
 	tag, err := rr.Close()
 	return tag.RowsAffected(), err
 }
-
-const tableStage = "semel_stage"
 
 // values is a statement with a parameter for each value. Types are left to the
 // server, which takes those of the columns.

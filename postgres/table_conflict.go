@@ -265,7 +265,7 @@ func (p *tablePlan) compare() string {
 		switch {
 		case c.typname == "json":
 			stored, sent = stored+"::jsonb", sent+"::jsonb"
-		case !introspectBuiltin(c.oid) && c.typtype != "e" || introspectArrayOf[c.oid] == 0 && c.typname != "jsonb":
+		case !introspectComparable[c.oid] && !introspectComparable[c.elem] && c.typtype != "e":
 			stored, sent = stored+"::text", sent+"::text" // perhaps without an equality
 		}
 		is := stored + " IS NOT DISTINCT FROM " + sent

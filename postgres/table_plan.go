@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
@@ -32,7 +33,7 @@ type tablePlan struct {
 	fingerprint, types string                      // see introspectTable.fingerprint
 	shape              string                      // is described as the columns are
 	shapes             atomic.Pointer[[]tableType] // what it was described as
-	stage              string                      // makes an empty temporary table
+	stage, staged      string                      // makes an empty temporary table; its name
 }
 
 // tableType is a type and its modifier, under all domains.
@@ -352,8 +353,12 @@ func (b *tablePlanner) makeSQL() {
 		types[i] = tableType{c.oid, c.mod}
 	}
 	b.shapes.Store(&types)
+	// One transaction may write to several tables.
+	name := fnv.New64a()
+	name.Write([]byte(b.shape + b.types))
+	b.staged = fmt.Sprintf("semel_stage_%016x", name.Sum64())
 	b.stage = fmt.Sprintf("CREATE TEMP TABLE IF NOT EXISTS %[1]s ON COMMIT DROP AS SELECT %[2]s FROM %[3]s WITH NO DATA; TRUNCATE pg_temp.%[1]s",
-		tableStage, b.list(0), b.info.name.sql())
+		b.staged, b.list(0), b.info.name.sql())
 }
 
 // list names the columns of rows that leave some out.
