@@ -14,8 +14,8 @@ import (
 )
 
 // An encoder makes of a message's value what a column takes, exactly, or refuses
-// it. It is never asked about null. A refused value gives back dst unchanged in
-// length or not; the caller cuts.
+// it. It is never asked about null. What it has appended of a refused value is
+// worth nothing.
 type encoder interface {
 	// binary appends the type's binary form, without its length.
 	binary(dst []byte, v sink.Value) ([]byte, error)
@@ -111,8 +111,7 @@ func newEncoder(c *introspectColumn, cfg encodeConfig) (enc encoder, fast bool) 
 	return encodeAny{cfg.strip}, false
 }
 
-// encodeInt takes whole numbers, also from digits in a string. plain refuses
-// strings that are not the number's own spelling.
+// encodeInt takes whole numbers, also from digits in a string.
 type encodeInt struct{ size int }
 
 func (e encodeInt) value(v sink.Value) (int64, error) {
@@ -211,9 +210,7 @@ func (e encodeFloat) value(v sink.Value) (float64, error) {
 	if err != nil {
 		return 0, errEncodeFloat
 	}
-	if a, _, _ := d.Significant(); f == 0 && len(a) > 0 {
-		return 0, errEncodeFloat
-	} else if _, b, _ := d.Significant(); f == 0 && len(b) > 0 {
+	if a, b, _ := d.Significant(); f == 0 && len(a)+len(b) > 0 {
 		return 0, errEncodeFloat
 	}
 	return f, nil

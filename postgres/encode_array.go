@@ -14,7 +14,7 @@ type encodeArray struct {
 	oid  uint32
 }
 
-// maxDimensions is PostgreSQL's limit.
+// encodeMaxDimensions is PostgreSQL's limit.
 const encodeMaxDimensions = 6
 
 // shape reads the length of each dimension along the first elements. Whether all
