@@ -197,6 +197,10 @@ func (l *lane[T]) commit(ctx context.Context, b batch) error {
 		case ClassPoison, ClassHandler:
 			return l.isolate(ctx, b, f)
 		case ClassRoute:
+			if halted(f.err) {
+				l.drop(b)
+				return f.err
+			}
 			return &HaltError{Kind: "route", Why: f.err.Error(), Err: f.err,
 				Hint: "this has nothing to do with the data: mend it, then resume the route"}
 		case ClassAmbiguous:
@@ -412,9 +416,13 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 			return fail(err, -1)
 		}
 		for _, it := range fresh {
-			if it.Err != nil {
-				it.bury(it.Class, it.Err, true)
+			if it.Err == nil {
+				continue
 			}
+			if it.Class == DeadCollision { // the target itself remembers
+				tell(l.cfg.Observe.Collision, it.Position().Log)
+			}
+			it.bury(it.Class, it.Err, true)
 		}
 	}
 	letters, marks, err := l.dead(b)
@@ -476,7 +484,7 @@ func differ(a, b Digest) bool { return a != b && a != (Digest{}) && b != (Digest
 // repeat settles an item whose ID was known.
 func (l *lane[T]) repeat(it *Item, v Verdict) {
 	if v == Collision {
-		tell(l.cfg.Observe.Collision, semel.Partition{Topic: it.Topic, Number: it.Partition})
+		tell(l.cfg.Observe.Collision, it.Position().Log)
 		if l.cfg.OnCollision != CollisionDuplicate && it.Err == nil {
 			it.bury(DeadCollision, errCollision, true)
 			return
