@@ -180,7 +180,12 @@ func (s *show) close() {
 }
 
 // play runs the stream, the consumers and the kills until the end, and audits.
-func (s *show) play(ctx context.Context, v *view) (*Verdict, error) {
+func (s *show) play(ctx context.Context, v *view) (_ *Verdict, err error) {
+	defer func() {
+		if err != nil {
+			v.leave()
+		}
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	calm, noMoreKills := context.WithCancel(ctx) // ends when the stream does
 	acts := actors{failed: make(chan error, 1+len(s.consumers))}
@@ -206,10 +211,8 @@ func (s *show) play(ctx context.Context, v *view) (*Verdict, error) {
 	for last := int64(-1); ; {
 		select {
 		case <-ctx.Done():
-			v.leave()
 			return nil, ctx.Err()
 		case err := <-acts.failed:
-			v.leave()
 			return nil, err
 		case n := <-s.notes:
 			v.note(s.elapsed(), n)
