@@ -1,0 +1,115 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+)
+
+// Try applies decoded items, one by one and in order, as a consumer would, in a
+// transaction that it rolls back. It answers what the table would hold of them,
+// a row as JSON each, and sets their Outcome; a dead one has its Err and Class. Nothing is locked beyond the rows that are written, no claim is
+// needed and none is disturbed. It reads the whole table to find the rows.
+func (t *Table) Try(ctx context.Context, conn *pgx.Conn, schema, consumer string, items []inbox.Item) (made []string, err error) {
+	// One snapshot: what others commit meanwhile must not look like ours.
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	seen, err := remembered(ctx, tx, nameOf(schema), consumer, items)
+	if err != nil {
+		return nil, err
+	}
+	for i := range items {
+		if err := t.try(ctx, tx, seen, &items[i]); err != nil {
+			return nil, fmt.Errorf("%s: %w", items[i].Position(), err)
+		}
+	}
+	rows, err := tx.Query(ctx, `SELECT to_jsonb(t)::text FROM `+t.name.sql()+` t WHERE age(t.xmin) <= age(pg_current_xact_id()::xid)`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+func (t *Table) try(ctx context.Context, tx pgx.Tx, seen map[semel.ID]bool, it *inbox.Item) error {
+	switch {
+	case it.Err != nil:
+		it.Outcome = inbox.Dead
+		return nil
+	case !it.ID.IsZero() && seen[it.ID]:
+		it.Outcome = inbox.DuplicateID
+		return nil
+	}
+	part, err := tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	err = t.Apply(ctx, tryTx{part}, []*inbox.Item{it})
+	if err == nil {
+		_, err = part.Exec(ctx, `SET CONSTRAINTS ALL IMMEDIATE`)
+	}
+	if err == nil {
+		seen[it.ID] = true
+		return part.Commit(ctx)
+	}
+	if err := part.Rollback(ctx); err != nil {
+		return err
+	}
+	if sqlState(err) == "" || SQLStateClass(sqlState(err)) != inbox.ClassPoison {
+		return err
+	}
+	it.Outcome, it.Err, it.Class = inbox.Dead, err, inbox.DeadConstraint
+	if sqlState(err)[:2] == "22" {
+		it.Class = inbox.DeadValue
+	}
+	return nil
+}
+
+// remembered are the items' IDs that the inbox knows; none without an inbox.
+func remembered(ctx context.Context, tx pgx.Tx, n schemaName, consumer string, items []inbox.Item) (map[semel.ID]bool, error) {
+	seen := map[semel.ID]bool{}
+	state, _, err := SchemaState(ctx, tx, string(n))
+	if err != nil || state == SchemaMissing {
+		return seen, err
+	}
+	var ids []pgtype.UUID
+	for _, it := range items {
+		if !it.ID.IsZero() {
+			ids = append(ids, pgtype.UUID{Bytes: it.ID, Valid: true})
+		}
+	}
+	rows, err := tx.Query(ctx, n.sql(`SELECT id FROM semel.inbox WHERE consumer = $1 AND id = ANY($2)`), consumer, ids)
+	if err != nil {
+		return nil, err
+	}
+	known, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
+	for _, id := range known {
+		seen[id.Bytes] = true
+	}
+	return seen, err
+}
+
+// tryTx is a transaction for effects alone: what else a batch does in one isn't
+// tried.
+type tryTx struct{ pgx.Tx }
+
+var errTried = errors.New("not in a dry run")
+
+func (t tryTx) DB() pgx.Tx { return t.Tx }
+
+func (tryTx) Admit(context.Context, []inbox.Admission) ([]inbox.Verdict, error) { return nil, errTried }
+func (tryTx) Bury(context.Context, []inbox.DeadLetter) error                    { return errTried }
+func (tryTx) Commit(context.Context, []inbox.Settled) error                     { return errTried }
+func (tryTx) Rollback(context.Context)                                          {}
+func (tryTx) Check(context.Context) error                                       { return errTried }
+func (t tryTx) Failed() bool                                                    { return t.Conn().PgConn().TxStatus() == 'E' }
+func (tryTx) Class(err error) inbox.Class                                       { return SQLStateClass(sqlState(err)) }
+func (tryTx) Describe(err error) (string, string)                               { return sqlState(err), err.Error() }
