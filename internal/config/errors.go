@@ -43,8 +43,8 @@ func (r *reader) errors() error {
 	return &Errors{List: r.errs}
 }
 
-// nearest is the name that is most like the given one, or "" if none is.
-func nearest(name string, names []string) string {
+// Nearest is the name that is most like the given one, or "" if none is.
+func Nearest(name string, names []string) string {
 	best, least := "", len(name)/3+2
 	slices.Sort(names)
 	for _, n := range names {

@@ -323,7 +323,7 @@ func (r *reader) start(n *yaml.Node, at string, s *Start) {
 	when, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		hint := "there is " + needs
-		if near := nearest(text, []string{"group", "earliest", "latest"}); near != "" {
+		if near := Nearest(text, []string{"group", "earliest", "latest"}); near != "" {
 			hint = "did you mean " + near + "?"
 		}
 		r.fail(n, fmt.Sprintf("%s: there is no %q", at, text), hint)
@@ -375,7 +375,7 @@ func (r *reader) path(n *yaml.Node, at string) sink.Path {
 		}
 		hint := ""
 		if first, _, _ := strings.Cut(strings.TrimSpace(s), "."); !e.Computed && variable(first) {
-			if near := nearest(first, []string{"value", "key", "headers", "timestamp", "topic", "partition", "offset"}); near != "" && near != first {
+			if near := Nearest(first, []string{"value", "key", "headers", "timestamp", "topic", "partition", "offset"}); near != "" && near != first {
 				hint = "did you mean " + near + "?"
 			}
 		}
@@ -452,7 +452,7 @@ func near(name string, columns []sink.Column) string {
 	for _, c := range columns {
 		names = append(names, c.Name)
 	}
-	if n := nearest(name, names); n != "" {
+	if n := Nearest(name, names); n != "" {
 		return "did you mean " + n + "?"
 	}
 	return ""
