@@ -1,0 +1,75 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/postgres"
+)
+
+// caughtUpEvery is how often the watermarks are read.
+const caughtUpEvery = 100 * time.Millisecond
+
+// target is a place that a route's watermark has to reach.
+type target map[semel.Partition]int64
+
+// caughtUp waits until each route has settled all that was in its topics when it
+// was called, up to the last stable offset of every partition, whoever settles
+// it. The watermarks in the database decide; but a route that has proved nothing
+// yet may be about to halt, and is waited for. A halted one is not.
+func (d *daemon) caughtUp(ctx context.Context, routes []config.Route) bool {
+	targets := map[string]target{}
+	tick := time.NewTicker(caughtUpEvery)
+	defer tick.Stop()
+	for {
+		done := true
+		for _, r := range routes {
+			switch d.state(r.Name) {
+			case Halted:
+				continue
+			case Starting:
+				done = false
+			}
+			if targets[r.Name] == nil {
+				targets[r.Name], _ = d.parts.stable(ctx, r.From.Topics) // an outage is waited out
+			}
+			rows, err := d.parts.memory.Watermarks(ctx, r.Consumer)
+			if err != nil || targets[r.Name] == nil || !targets[r.Name].reached(rows) {
+				done = false
+			}
+		}
+		if done {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+// reached says whether the rows stand at the target, in every partition.
+func (t target) reached(rows []postgres.WatermarkRow) bool {
+	at := map[semel.Partition]int64{}
+	for _, r := range rows {
+		at[r.Partition] = r.Next
+	}
+	for p, want := range t {
+		if next, ok := at[p]; !ok || next < want {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *daemon) state(route string) State {
+	for _, s := range d.board.standings() {
+		if s.Route == route {
+			return s.State
+		}
+	}
+	return Stopped
+}

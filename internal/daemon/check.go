@@ -1,0 +1,291 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/kafka"
+	"github.com/semelhq/semel/postgres"
+)
+
+// Finding is one thing that a check found.
+type Finding struct {
+	// Wrong: the routes would halt, or not do what they promise. Else it is a
+	// setting that weakens the promise, or worth knowing.
+	Wrong bool   `json:"wrong"`
+	What  string `json:"what"` // with its place in the file
+	Hint  string `json:"hint,omitempty"`
+}
+
+// Check looks at all that can be known before a run. An error means that it
+// could not be found out.
+func Check(ctx context.Context, f *config.File, log *slog.Logger) ([]Finding, error) {
+	p, err := open(ctx, f, log)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	c := &check{parts: p, ctx: ctx}
+	if err := c.server(); err != nil {
+		return nil, err
+	}
+	for _, r := range f.Routes {
+		if err := c.route(r); err != nil {
+			return nil, err
+		}
+	}
+	return c.found, nil
+}
+
+type check struct {
+	*parts
+	ctx    context.Context
+	found  []Finding
+	tables bool // Semel's own are there
+}
+
+func (c *check) wrong(path, what, hint string) { c.add(true, path, what, hint) }
+func (c *check) weak(path, what, hint string)  { c.add(false, path, what, hint) }
+
+func (c *check) add(wrong bool, path, what, hint string) {
+	c.found = append(c.found, Finding{wrong, c.file.ErrorAt(path, what, "").Error(), hint})
+}
+
+// skewMost is how far two clocks may be apart before it is worth a word: the
+// window and the ages in status are counted by the database's.
+const skewMost = 5 * time.Second
+
+// server looks at what all routes share.
+func (c *check) server() error {
+	conn, err := c.pool.Acquire(c.ctx)
+	if err != nil {
+		return &StartError{What: "database", Err: Plain(err)}
+	}
+	defer conn.Release()
+	before := time.Now()
+	f, err := postgres.ReadFacts(c.ctx, conn.Conn())
+	if err != nil {
+		return &StartError{What: "database", Err: Plain(err)}
+	}
+	took := time.Since(before)
+	const at = "database"
+	if f.Version < 140000 {
+		c.wrong(at, fmt.Sprintf("PostgreSQL %d is older than 14", f.Version/10000), "")
+	}
+	if f.Recovery {
+		c.wrong(at, "the server is a standby: nothing can be written", "target_session_attrs=read-write in the URL finds the primary")
+	}
+	if f.FSync != "on" {
+		c.weak(at, "fsync is off: a crash of the machine can damage everything", "for tests alone")
+	}
+	if f.FullPageWrites != "on" {
+		c.weak(at, "full_page_writes is off: a crash of the machine can damage pages", "")
+	}
+	if f.SynchronousCommit == "off" && c.file.Database.SynchronousCommit {
+		c.weak(at, "synchronous_commit is off: what a server crash forgets is read again from the broker, if it still has it", "the promise holds as long as the topics keep what was lost")
+	}
+	if f.Pooled {
+		c.weak(at, "there is a pooler in between", "in transaction mode, default_query_exec_mode=exec in the URL if it doesn't track prepared statements")
+	}
+	if skew := before.Add(took / 2).Sub(f.Now); skew.Abs() > skewMost+took {
+		c.weak(at, fmt.Sprintf("its clock and this machine's are %s apart", skew.Abs().Round(time.Second)), "the window is counted by the database's clock, ages in status and metrics by this one's")
+	}
+	if need, have := lanesOf(c.file.Routes)+poolExtra, f.Connections-f.Used; need > have {
+		c.wrong(at, fmt.Sprintf("the routes need %d connections, and the server has %d left of %d", need, have, f.Connections), "less concurrency, or a larger max_connections")
+	}
+	state, version, err := postgres.SchemaState(c.ctx, conn, c.file.Database.Schema)
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == insufficientPrivilege {
+		return nil // said with each table
+	}
+	if err != nil {
+		return &StartError{What: "tables", Err: Plain(err)}
+	}
+	e := &postgres.SchemaError{Schema: c.file.Database.Schema, State: state, Version: version}
+	switch state {
+	case postgres.SchemaCurrent:
+		c.tables = true
+	case postgres.SchemaMissing:
+		c.weak(at, e.Error(), "semel run makes them, or semel migrate")
+	case postgres.SchemaOlder:
+		c.wrong(at, e.Error(), "semel migrate")
+	default:
+		c.wrong(at, e.Error(), e.Hint())
+	}
+	return nil
+}
+
+const insufficientPrivilege = "42501"
+
+func lanesOf(rs []config.Route) int {
+	n := 0
+	for _, r := range rs {
+		n += r.From.Concurrency
+	}
+	return n
+}
+
+// route looks at one route: its topics, its table, its consumer's record.
+func (c *check) route(r config.Route) error {
+	if err := c.topics(r); err != nil {
+		return err
+	}
+	if err := c.table(r); err != nil {
+		return err
+	}
+	return c.record(r)
+}
+
+func (c *check) topics(r config.Route) error {
+	at := r.Path + ".from.topics"
+	partitions := 0
+	for i, name := range r.From.Topics {
+		at := fmt.Sprintf("%s[%d]", at, i)
+		ts, err := c.admin.Topics(c.ctx, name)
+		var unknown *inbox.UnknownTopicError
+		switch {
+		case errors.As(err, &unknown):
+			c.wrong(at, unknown.Error(), c.nearTopic(name))
+			continue
+		case err != nil:
+			return &StartError{What: "broker", Err: Plain(err)}
+		}
+		t := ts[0]
+		partitions += int(t.Partitions)
+		if t.ID == (semel.TopicID{}) {
+			c.weak(at, "the broker has no topic IDs: a topic that is deleted and made again is not recognised", "")
+		}
+		if t.Configs["unclean.leader.election.enable"] == "true" {
+			c.weak(at, "unclean leader elections are allowed: the broker may lose what it acknowledged", "unclean.leader.election.enable=false")
+		}
+		if t.Configs["min.insync.replicas"] == "1" {
+			c.weak(at, "min.insync.replicas is 1: one broker's disk holds what is acknowledged", "2 with three replicas is usual")
+		}
+		c.window(r, t)
+	}
+	if partitions > 0 && r.From.Concurrency > partitions {
+		c.weak(r.Path+".from.concurrency", fmt.Sprintf("%d lanes for %s: the others have nothing to do", r.From.Concurrency, count(partitions, "partition")), "")
+	}
+	return nil
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// nearTopic is the hint with the topic that may have been meant.
+func (c *check) nearTopic(name string) string {
+	ts, err := c.admin.Topics(c.ctx)
+	if err != nil {
+		return ""
+	}
+	names := make([]string, len(ts))
+	for i, t := range ts {
+		names[i] = t.Name
+	}
+	if near := config.Nearest(name, names); near != "" {
+		return "did you mean " + near + "?"
+	}
+	return "semel send --create makes it"
+}
+
+// window says if IDs are remembered for less long than a topic can deliver them
+// again.
+func (c *check) window(r config.Route, t kafka.Topic) {
+	if short := shortWindow(r, t); short != "" {
+		c.wrong(r.Path+".inbox.window", short, "a longer window, or a shorter retention.ms of the topic")
+	}
+}
+
+func (c *check) table(r config.Route) error {
+	at := r.Path + ".to"
+	t, err := c.parts.table(c.ctx, r)
+	if err != nil {
+		mistakes := tableErrors(err)
+		if mistakes == nil {
+			return &StartError{What: "database", Err: Plain(err)}
+		}
+		for _, m := range mistakes {
+			path := at + ".table"
+			if m.Column != "" && r.To.Columns != nil {
+				path = at + ".columns." + m.Column
+			}
+			c.wrong(path, m.Error(), m.Hint)
+		}
+		return nil
+	}
+	if r.Guarantee == config.EffectivelyOnce && t.Memory() == inbox.MemoryPosition {
+		c.weak(r.Path+".id", "by position: what a producer sends twice takes effect twice", "an ID in a header, or fields of the message")
+	}
+	name, err := postgres.ParseTableName(r.To.Table.String())
+	if err != nil {
+		return err
+	}
+	missing, err := postgres.MissingPrivileges(c.ctx, c.pool, c.file.Database.Schema, name, postgres.WriteMode(r.To.Write))
+	if err != nil {
+		return &StartError{What: "database", Err: Plain(err)}
+	}
+	if len(missing) > 0 {
+		c.wrong(at+".table", "this role lacks "+strings.Join(missing, ", "), "GRANT them; semel migrate --print --grant ROLE shows those for Semel's own tables")
+	}
+	return nil
+}
+
+// tableErrors takes a joined error apart; nil if it holds anything else.
+func tableErrors(err error) []*postgres.TableError {
+	list := []error{err}
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		list = many.Unwrap()
+	}
+	var ts []*postgres.TableError
+	for _, e := range list {
+		var t *postgres.TableError
+		if !errors.As(e, &t) {
+			return nil
+		}
+		ts = append(ts, t)
+	}
+	return ts
+}
+
+// record compares the route with what its consumer recorded.
+func (c *check) record(r config.Route) error {
+	if !c.tables {
+		return nil
+	}
+	was, ok, err := c.consumer(c.ctx, r.Consumer)
+	if err != nil {
+		return &StartError{What: "database", Err: Plain(err)}
+	}
+	if !ok || was.Target == "" {
+		return nil
+	}
+	topics := slices.Sorted(slices.Values(r.From.Topics))
+	if now := targetName(r); was.Target != now {
+		c.wrong(r.Path+".to", fmt.Sprintf("consumer %s recorded the target %q, and this is %q: the route would halt", r.Consumer, was.Target, now), "another consumer, or run --accept-change")
+	}
+	if recorded := slices.Sorted(slices.Values(was.Topics)); !slices.Equal(recorded, topics) {
+		c.wrong(r.Path+".from.topics", fmt.Sprintf("consumer %s recorded the topics %s: the route would halt", r.Consumer, strings.Join(recorded, ", ")), "another consumer, or run --accept-change")
+	}
+	return nil
+}
+
+// Changed says whether anything differs that a running process has taken up.
+func Changed(a, b *config.File) bool {
+	return !reflect.DeepEqual(a.Routes, b.Routes) || !reflect.DeepEqual(a.Kafka, b.Kafka) || !reflect.DeepEqual(a.Database, b.Database) ||
+		a.Memory != b.Memory || a.Server != b.Server || a.ShutdownGrace != b.ShutdownGrace
+}

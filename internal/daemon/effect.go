@@ -1,0 +1,115 @@
+package daemon
+
+import (
+	"context"
+	"sync"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/postgres"
+)
+
+// table looks at the route's table and decides how to write to it.
+func (p *parts) table(ctx context.Context, r config.Route) (*postgres.Table, error) {
+	return postgres.NewTable(ctx, p.pool, tableConfig(r))
+}
+
+func tableConfig(r config.Route) postgres.TableConfig {
+	c := postgres.TableConfig{
+		Table:         r.To.Table.String(),
+		Write:         postgres.WriteMode(r.To.Write),
+		PrimaryKey:    r.To.PrimaryKey,
+		Version:       r.To.Version.String(),
+		Identified:    !idRule(r).ByPosition(),
+		SeveralTopics: len(r.From.Topics) > 1,
+		KeyFormat:     r.From.KeyFormat,
+		OnCollision:   onCollision[r.OnCollision],
+		StripNUL:      r.To.OnNUL == config.NULStrip,
+		HaltUnknown:   r.To.UnknownFields == config.UnknownHalt,
+		Zone:          r.To.Zone,
+	}
+	if r.To.Columns != nil {
+		c.Columns = map[string]string{}
+		for _, col := range r.To.Columns {
+			c.Columns[col.Name] = col.From.String()
+		}
+	}
+	if r.Guarantee == config.EffectivelyOnce {
+		for _, f := range r.ID.Fields {
+			c.ID = append(c.ID, f.String())
+		}
+	}
+	if r.To.OnExists == config.ExistsDeadLetter {
+		c.OnExists = postgres.ExistsDeadLetter
+	}
+	if r.To.Tombstone == config.TombstoneDeadLetter {
+		c.Tombstone = postgres.TombstoneDeadLetter
+	}
+	if r.To.Epoch != nil {
+		c.Epoch = map[string]postgres.EpochUnit{}
+		for col, unit := range r.To.Epoch {
+			c.Epoch[col] = postgres.EpochUnit(unit)
+		}
+	}
+	return c
+}
+
+// memory is what recognises repeats: without a window the watermark alone,
+// unless the table itself knows the IDs.
+func memory(r config.Route, t *postgres.Table) inbox.Memory {
+	if m := t.Memory(); m != inbox.MemoryInbox || r.Inbox.Window > 0 {
+		return m
+	}
+	return inbox.MemoryPosition
+}
+
+// idRule is the rule for IDs. Those by fields are the table's own: it reads the
+// value anyway.
+func idRule(r config.Route) semel.IDRule {
+	switch {
+	case r.Guarantee != config.EffectivelyOnce:
+		return semel.PositionID()
+	case r.ID.Header != "":
+		return semel.HeaderID(r.ID.Header)
+	case r.ID.Key:
+		return semel.KeyID()
+	}
+	return semel.PositionID()
+}
+
+// Words of the file in those of the machine; what isn't here is its default.
+var (
+	onMissing   = map[config.OnMissingID]inbox.MissingPolicy{config.MissingIDPosition: inbox.MissingPosition, config.MissingIDHalt: inbox.MissingHalt}
+	onCollision = map[config.OnCollision]inbox.CollisionPolicy{config.CollisionDuplicate: inbox.CollisionDuplicate, config.CollisionHalt: inbox.CollisionHalt}
+	onGap       = map[config.OnGap]inbox.GapPolicy{config.GapHalt: inbox.GapHalt}
+)
+
+// targetName is what is recorded of a route's target.
+func targetName(r config.Route) string {
+	return string(r.To.Write) + " " + r.To.Table.String()
+}
+
+// tables are the effects that were made in this run, by route: they count.
+type tables struct {
+	mu sync.Mutex
+	of map[string][]*postgres.Table
+}
+
+func (t *tables) add(route string, table *postgres.Table) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of == nil {
+		t.of = map[string][]*postgres.Table{}
+	}
+	t.of[route] = append(t.of[route], table)
+}
+
+func (t *tables) unknownFields(route string) (n int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, table := range t.of[route] {
+		n += table.UnknownFields()
+	}
+	return n
+}

@@ -1,0 +1,187 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/kafka"
+	"github.com/semelhq/semel/postgres"
+)
+
+// parts are the connections that a process has beside those of its lanes: what
+// looks, and is not in anybody's way.
+type parts struct {
+	file   *config.File
+	log    *slog.Logger
+	pool   *pgxpool.Pool
+	memory *postgres.Status
+	kafka  []kgo.Opt // of every client
+	admin  *kafka.Admin
+}
+
+// reachWithin is how long a server may take to answer at the start. Later,
+// outages are waited out.
+const reachWithin = 10 * time.Second
+
+// open connects to both and finds out whether they answer.
+func open(ctx context.Context, f *config.File, log *slog.Logger) (_ *parts, err error) {
+	p, err := prepare(f, log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if err := p.reachDatabase(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.reachBroker(ctx); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// prepare connects to nothing yet.
+func prepare(f *config.File, log *slog.Logger) (*parts, error) {
+	p := &parts{file: f, log: log}
+	cfg, err := poolConfig(f)
+	if err != nil {
+		return nil, err
+	}
+	if p.pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
+		return nil, &StartError{What: "database", Err: err}
+	}
+	p.memory = postgres.NewStatus(p.pool, f.Database.Schema)
+	if p.kafka, err = KafkaOptions(f.Kafka); err != nil {
+		p.close()
+		return nil, err
+	}
+	if p.admin, err = kafka.NewAdmin(kafka.AdminConfig{Brokers: f.Kafka.Brokers, Options: p.kafka}); err != nil {
+		p.close()
+		return nil, &StartError{What: "kafka", Err: err}
+	}
+	return p, nil
+}
+
+func (p *parts) close() {
+	if p.admin != nil {
+		p.admin.Close()
+	}
+	if p.pool != nil {
+		p.pool.Close()
+	}
+}
+
+func (p *parts) reachDatabase(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	if err := p.pool.Ping(ctx); err != nil {
+		return &StartError{What: "database", Err: Plain(err), Hint: "database in the file, or --database, says where it is"}
+	}
+	return nil
+}
+
+func (p *parts) reachBroker(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	if _, err := p.admin.Cluster(ctx); err != nil {
+		return &StartError{What: "broker " + brokers(p.file), Err: Plain(err), Hint: "kafka.brokers in the file, or --brokers, says where it is"}
+	}
+	return nil
+}
+
+// tables makes Semel's tables in a database that has none, and upgrades older
+// ones if told to.
+func (p *parts) tables(ctx context.Context, upgrade bool) error {
+	conn, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return &StartError{What: "database", Err: Plain(err)}
+	}
+	defer conn.Release()
+	state, version, err := postgres.SchemaState(ctx, conn, p.file.Database.Schema)
+	if err != nil {
+		return &StartError{What: "database", Err: err}
+	}
+	switch state {
+	case postgres.SchemaCurrent:
+		return nil
+	case postgres.SchemaMissing:
+	case postgres.SchemaOlder:
+		if !upgrade {
+			return &StartError{What: "tables", Err: &postgres.SchemaError{Schema: p.file.Database.Schema, State: state, Version: version}, Hint: "semel migrate, or run --migrate"}
+		}
+	default:
+		e := &postgres.SchemaError{Schema: p.file.Database.Schema, State: state, Version: version}
+		return &StartError{What: "tables", Err: e, Hint: e.Hint()}
+	}
+	if _, err := postgres.Migrate(ctx, conn.Conn(), postgres.MigrateConfig{Schema: p.file.Database.Schema}); err != nil {
+		return &StartError{What: "tables", Err: err, Hint: "semel migrate --print shows what a role with the privileges has to do"}
+	}
+	return nil
+}
+
+// consumer is what is recorded of a consumer; ok says whether there is any.
+func (p *parts) consumer(ctx context.Context, name string) (c postgres.ConsumerRow, ok bool, err error) {
+	all, err := p.memory.Consumers(ctx)
+	for _, c := range all {
+		if c.Name == name {
+			return c, true, nil
+		}
+	}
+	return c, false, err
+}
+
+// stable is the last stable offset of every partition of the topics.
+func (p *parts) stable(ctx context.Context, topics []string) (target, error) {
+	logs, err := p.admin.Logs(ctx, topics...)
+	if err != nil {
+		return nil, err
+	}
+	t := target{}
+	for _, l := range logs {
+		t[l.Partition] = l.Stable
+	}
+	return t, nil
+}
+
+// poolExtra is how many connections are needed beside one a lane: to look.
+const poolExtra = 3
+
+// poolConfig is the file's database, with its secrets read anew for each
+// connection.
+func poolConfig(f *config.File) (*pgxpool.Config, error) {
+	db := f.Database
+	url, err := db.URL.Reveal()
+	if err != nil {
+		return nil, &StartError{What: "database", Err: err}
+	}
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, &StartError{What: "database", Err: errBadURL, Hint: "like postgres://user@host:5432/name"}
+	}
+	cfg.MaxConns = int32(lanesOf(f.Routes)) + poolExtra
+	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
+		cfg.ConnConfig.RuntimeParams["application_name"] = "semel"
+	}
+	if cfg.ConnConfig.ConnectTimeout == 0 {
+		cfg.ConnConfig.ConnectTimeout = reachWithin
+	}
+	if db.Password.IsSet() {
+		cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) (err error) {
+			c.Password, err = db.Password.Reveal()
+			return err
+		}
+	}
+	return cfg, nil
+}
+
+var errBadURL = errors.New("neither a URL nor key=value words that PostgreSQL knows")
