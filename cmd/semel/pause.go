@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/semelhq/semel/postgres"
+	"github.com/spf13/cobra"
+)
+
+// pause records what a route is meant to do, for all processes.
+type pause struct {
+	*app
+	file   fileFlags
+	paused bool
+	reason string
+}
+
+func (a *app) pauseCommand() *cobra.Command {
+	p := &pause{app: a, paused: true}
+	cmd := &cobra.Command{
+		Use:     "pause ROUTE",
+		GroupID: groupAct,
+		Short:   "let a route stand still, in all processes",
+		Long: `Records in the database that the route is to stand still. Every process that
+runs it finishes its batch and sees it within seconds; it stays so over
+restarts, until semel resume.`,
+		Args: exactly(1, "ROUTE"),
+		RunE: run(p),
+	}
+	cmd.Flags().StringVar(&p.reason, "reason", "", "`WHY`, for those who look at status and health")
+	p.file.addConfig(cmd.Flags())
+	return cmd
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	p := &pause{app: a}
+	cmd := &cobra.Command{
+		Use:     "resume ROUTE",
+		GroupID: groupAct,
+		Short:   "let a route go on, in all processes",
+		Long: `Takes a pause back. A route that has halted tries again, if its process still
+runs.`,
+		Args: exactly(1, "ROUTE"),
+		RunE: run(p),
+	}
+	p.file.addConfig(cmd.Flags())
+	return cmd
+}
+
+// Run writes the desired state.
+func (p *pause) Run(ctx context.Context, args []string) error {
+	v, file, err := p.look(ctx, &p.file, nil)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	r, err := route(file, args[0])
+	if err != nil {
+		return err
+	}
+	err = v.Memory().SetDesired(ctx, r.Consumer, p.paused, p.reason)
+	var unknown *postgres.UnknownConsumerError
+	switch {
+	case errors.As(err, &unknown):
+		return no(unknown, "a route can be paused once it has run")
+	case err != nil:
+		return stuck(err, "")
+	}
+	if p.paused {
+		p.talk("route %s is to stand still", r.Name)
+	} else {
+		p.talk("route %s is to go on", r.Name)
+	}
+	return nil
+}
