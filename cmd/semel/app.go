@@ -146,7 +146,7 @@ func (a *app) commands() []*cobra.Command {
 		a.runCommand(), a.checkCommand(),
 		a.statusCommand(), a.auditCommand(), a.explainCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.deadCommand(), a.migrateCommand(),
-		a.devCommand(), a.sendCommand(),
+		a.demoCommand(), a.demoWorkerCommand(), a.devCommand(), a.sendCommand(),
 		a.versionCommand(), a.completionCommand(),
 	}, laterCommands()...)
 }
