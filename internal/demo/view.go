@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
+
+	"github.com/semelhq/semel/inbox"
 )
 
 // view shows what happens in one of three ways: a JSON object a line, a line a second
@@ -314,7 +316,7 @@ func (v *view) verdict(d *Verdict) {
 	t := v.paint
 	w := func(format string, args ...any) { fmt.Fprintf(v.out, format+"\n", args...) }
 	w("%s  PostgreSQL against what was sent, %.0f s, seed %d", t.bold("AUDIT"), d.Seconds, d.Seed)
-	w("sent  %s messages, %s of them twice: %s records. The amounts add up to %s.", comma(d.Messages), comma(d.Repeats), comma(d.Records), comma(d.Sum))
+	w("sent  %s messages, %s of them twice: %s records; amounts %s", comma(d.Messages), comma(d.Repeats), comma(d.Records), comma(d.Sum))
 	w("")
 	cs := make([]ConsumerProgress, len(d.Consumers))
 	for i, f := range d.Consumers {
@@ -351,11 +353,9 @@ func (v *view) verdict(d *Verdict) {
 		mark = t.red("does not hold")
 	}
 	w("semel's own accounts: the equation %s", mark)
-	parts := fmt.Sprintf("  %s settled = %s applied + %s duplicate", comma(e.Settled), comma(e.Outcomes["applied"]), comma(e.Outcomes["duplicate"]))
-	for _, o := range []string{"stale", "superseded", "dead", "skipped"} {
-		parts += fmt.Sprintf(" + %d %s", e.Outcomes[o], o)
-	}
-	w("%s", parts)
+	of := func(o inbox.Outcome) string { return comma(e.Outcomes[o.String()]) + " " + o.String() }
+	w("  %s settled = %s + %s", comma(e.Settled), of(inbox.Applied), of(inbox.DuplicateID))
+	w("    + %s + %s + %s + %s", of(inbox.Stale), of(inbox.Superseded), of(inbox.Dead), of(inbox.Skipped))
 	w("  %s records in the topic, %d of them above the watermarks", comma(d.Records), e.Behind)
 	if r := d.Consumers[0].Redelivered; r > 0 {
 		w("  besides, %s that Kafka would have delivered again: the watermark knew them", comma(r))
