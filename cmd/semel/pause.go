@@ -63,7 +63,7 @@ func (p *pause) Run(ctx context.Context, args []string) error {
 	var unknown *postgres.UnknownConsumerError
 	switch {
 	case errors.As(err, &unknown):
-		return no(unknown, "a route can be paused once it has run")
+		return no(unknown, "it has never run here; restart its process, or register it with semel migrate")
 	case err != nil:
 		return stuck(err, "")
 	}
