@@ -100,9 +100,11 @@ func send(t *testing.T, brokers string, from, to int) {
 	defer s.Close()
 	var ms []semel.Message
 	for i := from; i < to; i++ {
-		m := semel.Message{Topic: "payments", Key: fmt.Appendf(nil, "account-%d", i%7),
+		m := semel.Message{
+			Topic: "payments", Key: fmt.Appendf(nil, "account-%d", i%7),
 			Value:   fmt.Appendf(nil, `{"account": "account-%d", "amount": %d}`, i%7, i+1),
-			Headers: []semel.Header{{Name: "message-id", Value: fmt.Appendf(nil, "payment-%d", i)}}}
+			Headers: []semel.Header{{Name: "message-id", Value: fmt.Appendf(nil, "payment-%d", i)}},
+		}
 		ms = append(ms, m)
 		if i%4 == 0 {
 			ms = append(ms, m)

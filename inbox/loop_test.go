@@ -18,8 +18,10 @@ var p0 = semel.Partition{Topic: "t", Number: 0}
 
 // message is one with an ID in its header and a key that names the effect.
 func message(partition int, id, key string) semel.Message {
-	return semel.Message{Topic: "t", Partition: int32(partition), Key: []byte(key), Value: []byte("v"),
-		Headers: []semel.Header{{Name: "message-id", Value: []byte(id)}}}
+	return semel.Message{
+		Topic: "t", Partition: int32(partition), Key: []byte(key), Value: []byte("v"),
+		Headers: []semel.Header{{Name: "message-id", Value: []byte(id)}},
+	}
 }
 
 // count is a handler that adds one to the key's value.

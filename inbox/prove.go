@@ -111,13 +111,17 @@ func (j judge) ours(w Witness) (note, bool, error) {
 	case !ok:
 		return note{}, false, nil
 	case n.database != j.database && !j.accept:
-		return n, false, &HaltError{Partition: w.Partition, Kind: "other-database",
+		return n, false, &HaltError{
+			Partition: w.Partition, Kind: "other-database",
 			Why:  fmt.Sprintf("the group's offset was committed on behalf of another database (%s, this one is %s)", n.database, j.database),
-			Hint: "give this consumer a group of its own, or, if this database takes over from the other for good, run once with --accept-change"}
+			Hint: "give this consumer a group of its own, or, if this database takes over from the other for good, run once with --accept-change",
+		}
 	case n.consumer != j.consumer && !j.accept:
-		return n, false, &HaltError{Partition: w.Partition, Kind: "other-consumer",
+		return n, false, &HaltError{
+			Partition: w.Partition, Kind: "other-consumer",
 			Why:  fmt.Sprintf("the group's offset was committed by consumer %q", n.consumer),
-			Hint: "give this consumer a group of its own, or run once with --accept-change"}
+			Hint: "give this consumer a group of its own, or run once with --accept-change",
+		}
 	}
 	return n, n.database == j.database && n.consumer == j.consumer, nil
 }
@@ -127,8 +131,10 @@ func (j judge) foreign(w Witness, adopted int64) error {
 	if adopted >= 0 {
 		why += fmt.Sprintf(" (%d was adopted)", adopted)
 	}
-	return &HaltError{Partition: w.Partition, Kind: "foreign-offset", Why: why,
-		Hint: "stop the other consumer, or give one of the two a group of its own; --accept-change goes on from the database's position"}
+	return &HaltError{
+		Partition: w.Partition, Kind: "foreign-offset", Why: why,
+		Hint: "stop the other consumer, or give one of the two a group of its own; --accept-change goes on from the database's position",
+	}
 }
 
 // otherTopic decides about a topic that was deleted and made again, or another
@@ -144,14 +150,18 @@ func (j judge) otherTopic(r Row, w Witness) (Row, []Event, error) {
 	}
 	if !j.accept {
 		if j.byPlace {
-			return r, nil, &HaltError{Partition: w.Partition, Kind: "topic-changed",
+			return r, nil, &HaltError{
+				Partition: w.Partition, Kind: "topic-changed",
 				Why:  fmt.Sprintf("the topic was made anew: it was %s and is %s, and messages are known by their position", r.TopicID, w.TopicID),
-				Hint: "run once with --accept-change to read it from its beginning"}
+				Hint: "run once with --accept-change to read it from its beginning",
+			}
 		}
 		if j.forgets && (w.Retention <= 0 || w.Retention > j.window) {
-			return r, nil, &HaltError{Partition: w.Partition, Kind: "topic-changed",
+			return r, nil, &HaltError{
+				Partition: w.Partition, Kind: "topic-changed",
 				Why:  fmt.Sprintf("the topic was made anew: it was %s and is %s, and may hold messages older than the inbox remembers (%s)", r.TopicID, w.TopicID, j.window),
-				Hint: "run once with --accept-change to read it from its beginning"}
+				Hint: "run once with --accept-change to read it from its beginning",
+			}
 		}
 	}
 	return restart(r, w.TopicID, w.Start), []Event{ev}, nil
@@ -171,9 +181,11 @@ func (j judge) gap(r Row, w Witness) (Row, []Event, error) {
 	lost := w.Start - r.Next
 	ev := Event{Partition: w.Partition, Kind: "gap", Detail: map[string]any{"from": r.Next, "to": w.Start, "lost": lost}}
 	if j.gapHalts && !j.accept {
-		return r, nil, &HaltError{Partition: w.Partition, Kind: "gap",
+		return r, nil, &HaltError{
+			Partition: w.Partition, Kind: "gap",
 			Why:  fmt.Sprintf("offsets %d to %d are gone from the log before they were read", r.Next, w.Start-1),
-			Hint: "on_gap: go-on records the loss and goes on; --accept-change does so once"}
+			Hint: "on_gap: go-on records the loss and goes on; --accept-change does so once",
+		}
 	}
 	r.Accounts.Lost += lost
 	r.Next = w.Start
@@ -215,9 +227,11 @@ func cutAt(r Row, w Witness, ask func(epoch int32) (EpochEnd, error)) (at int64,
 	if len(r.Epochs) == 0 && r.Next <= w.End {
 		return 0, false, nil // nothing was read yet, or the broker has no epochs
 	}
-	return 0, false, &HaltError{Partition: r.Partition, Kind: "cut",
+	return 0, false, &HaltError{
+		Partition: r.Partition, Kind: "cut",
 		Why:  fmt.Sprintf("the log was cut (it ends at %d, %d was settled) and the broker knows none of the epochs that were read", w.End, r.Next),
-		Hint: "compare the log with the table; --accept-change reads on from the log's end"}
+		Hint: "compare the log with the table; --accept-change reads on from the log's end",
+	}
 }
 
 // cut lowers a row to where its log was cut.
@@ -226,9 +240,11 @@ func (j judge) cut(r Row, at int64) (Row, []Event, error) {
 		"settled": r.Next, "back_to": at, "accounts": r.Accounts, "epochs": r.Epochs,
 	}}
 	if j.byPlace && !j.accept {
-		return r, nil, &HaltError{Partition: r.Partition, Kind: "cut",
+		return r, nil, &HaltError{
+			Partition: r.Partition, Kind: "cut",
 			Why:  fmt.Sprintf("the log was cut at %d and written anew, %d was settled, and messages are known by their position", at, r.Next),
-			Hint: "--accept-change reads again from the cut; what is there twice takes effect twice"}
+			Hint: "--accept-change reads again from the cut; what is there twice takes effect twice",
+		}
 	}
 	kept := r.Epochs[:0:0]
 	for _, e := range r.Epochs {

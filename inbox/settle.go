@@ -64,8 +64,10 @@ func (l *lane[T]) accept(runs []Run) []stretch {
 			continue
 		}
 		p.end = r.End
-		s := stretch{part: p, from: r.From, to: r.To, epochs: r.Epochs,
-			items: slab[:len(r.Messages):len(r.Messages)], sums: make([]uint64, len(r.Messages)+1)}
+		s := stretch{
+			part: p, from: r.From, to: r.To, epochs: r.Epochs,
+			items: slab[:len(r.Messages):len(r.Messages)], sums: make([]uint64, len(r.Messages)+1),
+		}
 		slab = slab[len(r.Messages):]
 		for i := range r.Messages {
 			it := &s.items[i]
@@ -201,8 +203,10 @@ func (l *lane[T]) commit(ctx context.Context, b batch) error {
 				l.drop(b)
 				return f.err
 			}
-			return &HaltError{Kind: "route", Why: f.err.Error(), Err: f.err,
-				Hint: "this has nothing to do with the data: mend it, then resume the route"}
+			return &HaltError{
+				Kind: "route", Why: f.err.Error(), Err: f.err,
+				Hint: "this has nothing to do with the data: mend it, then resume the route",
+			}
 		case ClassAmbiguous:
 			// Never COMMIT again: the row says whether the batch is in.
 			l.log.Warn("COMMIT was not answered: the watermark is read again", "error", f.err)
@@ -541,15 +545,19 @@ func (l *lane[T]) dead(b batch) (letters []DeadLetter, marks limit, err error) {
 		}
 		dead := it.Outcome == Dead
 		if dead && l.halts(it.Class) {
-			err = &stopAt{i, &HaltError{Partition: it.Position().Log, Kind: string(it.Class),
+			err = &stopAt{i, &HaltError{
+				Partition: it.Position().Log, Kind: string(it.Class),
 				Why:  fmt.Sprintf("offset %d: %v", it.Offset, it.Err),
-				Hint: "mend the message's cause, or let the route bury such messages", Err: it.Err}}
+				Hint: "mend the message's cause, or let the route bury such messages", Err: it.Err,
+			}}
 			return
 		}
 		if over := marks.settle(dead); over != nil {
-			err = &stopAt{i, &HaltError{Partition: it.Position().Log, Kind: "limit",
+			err = &stopAt{i, &HaltError{
+				Partition: it.Position().Log, Kind: "limit",
 				Why:  fmt.Sprintf("offset %d: %v; this one: %v", it.Offset, over, it.Err),
-				Hint: "if the messages are bad, raise on_error.limit; if the route is, mend it", Err: it.Err}}
+				Hint: "if the messages are bad, raise on_error.limit; if the route is, mend it", Err: it.Err,
+			}}
 			return
 		}
 		if dead {
@@ -570,8 +578,10 @@ func (l *lane[T]) halts(c DeadClass) bool {
 }
 
 func (l *lane[T]) letter(it *Item) DeadLetter {
-	d := DeadLetter{Message: it.Message, ID: it.ID, Class: it.Class, SQLState: it.sqlstate,
-		Error: it.Err.Error(), Attempts: max(it.attempts, 1), SentID: it.SentID}
+	d := DeadLetter{
+		Message: it.Message, ID: it.ID, Class: it.Class, SQLState: it.sqlstate,
+		Error: it.Err.Error(), Attempts: max(it.attempts, 1), SentID: it.SentID,
+	}
 	if d.SentID == "" && l.cfg.ID.Sent != nil && it.Class != DeadMissingID {
 		d.SentID = l.cfg.ID.Sent(&it.Message)
 	}

@@ -348,7 +348,9 @@ func TestTroubleIsTyped(t *testing.T) {
 		t.Errorf("no broker: %v", err)
 	}
 	for _, bad := range []kafka.SourceConfig{
-		{}, {Brokers: []string{"b"}}, {Brokers: []string{"b"}, Topics: []string{"t"}},
+		{},
+		{Brokers: []string{"b"}},
+		{Brokers: []string{"b"}, Topics: []string{"t"}},
 		{Brokers: []string{"b"}, Topics: []string{""}, Group: "g"},
 		{Brokers: []string{"b"}, Topics: []string{"t"}, Group: "g", MaxBytes: 1},
 	} {

@@ -111,5 +111,7 @@ func (tryTx) Commit(context.Context, []inbox.Settled) error                     
 func (tryTx) Rollback(context.Context)                                          {}
 func (tryTx) Check(context.Context) error                                       { return errTried }
 func (t tryTx) Failed() bool                                                    { return t.Conn().PgConn().TxStatus() == 'E' }
-func (tryTx) Class(err error) inbox.Class                                       { return SQLStateClass(sqlState(err)) }
-func (tryTx) Describe(err error) (string, string)                               { return sqlState(err), err.Error() }
+
+func (tryTx) Class(err error) inbox.Class { return SQLStateClass(sqlState(err)) }
+
+func (tryTx) Describe(err error) (string, string) { return sqlState(err), err.Error() }

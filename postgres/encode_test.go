@@ -276,8 +276,10 @@ func TestBothFormsStoreTheSame(t *testing.T) {
 		if _, err := conn.Exec(ctx, "CREATE TABLE "+name+" ("+columns+more+")"); err != nil {
 			t.Fatal(err)
 		}
-		table, err := postgres.NewTable(ctx, conn, postgres.TableConfig{Table: name, Write: postgres.WriteAppend, Zone: time.UTC,
-			Epoch: map[string]postgres.EpochUnit{"tz": "ms"}})
+		table, err := postgres.NewTable(ctx, conn, postgres.TableConfig{
+			Table: name, Write: postgres.WriteAppend, Zone: time.UTC,
+			Epoch: map[string]postgres.EpochUnit{"tz": "ms"},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

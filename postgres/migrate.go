@@ -100,8 +100,10 @@ func Migrate(ctx context.Context, conn *pgx.Conn, cfg MigrateConfig) (res Migrat
 	return res, nil
 }
 
-const lockMigration = `SELECT pg_advisory_xact_lock(hashtextextended('semel' || ' migrate', 0))`
-const selectIdentity = `SELECT identity::text FROM semel.database`
+const (
+	lockMigration  = `SELECT pg_advisory_xact_lock(hashtextextended('semel' || ' migrate', 0))`
+	selectIdentity = `SELECT identity::text FROM semel.database`
+)
 
 // steps is the SQL that leads from a version to ours.
 func (n schemaName) steps(from int) (string, error) {
@@ -175,7 +177,8 @@ const (
 // program are current.
 func SchemaState(ctx context.Context, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, schema string) (State, int, error) {
+}, schema string,
+) (State, int, error) {
 	n := nameOf(schema)
 	var exists bool
 	err := db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = 'schema_version')`, string(n)).Scan(&exists)

@@ -102,8 +102,10 @@ func NewInboxStore(pool *pgxpool.Pool, cfg InboxConfig) *InboxStore {
 
 // Columns of a watermark that are written together, in the order of written.
 var writtenColumns = func() []string {
-	c := []string{"topic_id", "start_offset", "adopted_offset", "next_offset", "generation", "claim_token", "owner",
-		"unclean_claims", "epochs", "settled", "settled_sum"}
+	c := []string{
+		"topic_id", "start_offset", "adopted_offset", "next_offset", "generation", "claim_token", "owner",
+		"unclean_claims", "epochs", "settled", "settled_sum",
+	}
 	for _, o := range inbox.Outcomes {
 		c = append(c, o.String(), o.String()+"_sum")
 	}
@@ -112,8 +114,12 @@ var writtenColumns = func() []string {
 
 // written are the values of a row in the order of writtenColumns.
 func written(r inbox.Row) []any {
-	v := []any{uuidOf(r.TopicID), r.Start, pgtype.Int8{Int64: r.Adopted, Valid: r.Adopted >= 0}, r.Next, r.Generation,
-		uuidOf(r.Token), jsonOf(r.Owner), int32(r.UncleanClaims), jsonOf(r.Epochs)}
+	v := []any{
+		uuidOf(r.TopicID), r.Start,
+		pgtype.Int8{Int64: r.Adopted, Valid: r.Adopted >= 0},
+		r.Next, r.Generation,
+		uuidOf(r.Token), jsonOf(r.Owner), int32(r.UncleanClaims), jsonOf(r.Epochs),
+	}
 	v = append(v, r.Accounts.Settled.Count, int64(r.Accounts.Settled.Sum))
 	for _, t := range r.Accounts.Outcome {
 		v = append(v, t.Count, int64(t.Sum))
@@ -161,8 +167,10 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 	var unclean int32
 	var sums [len(inbox.Outcomes) + 1]int64
 	r := &p.Row
-	to := []any{&r.Topic, &r.Partition.Number, &topic, &r.Start, &adopted, &r.Next, &r.Generation, &token, &owner, &unclean,
-		&epochs, &r.Accounts.Settled.Count, &sums[len(inbox.Outcomes)]}
+	to := []any{
+		&r.Topic, &r.Partition.Number, &topic, &r.Start, &adopted, &r.Next, &r.Generation, &token, &owner, &unclean,
+		&epochs, &r.Accounts.Settled.Count, &sums[len(inbox.Outcomes)],
+	}
 	for i := range r.Accounts.Outcome {
 		to = append(to, &r.Accounts.Outcome[i].Count, &sums[i])
 	}
@@ -293,8 +301,10 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 			" VALUES ($1, nullif($2::text, ''), CASE WHEN $2::text <> '' THEN $3::integer END, $4, $5::text::jsonb)",
 		state: "SELECT desired_state = 'paused', reason FROM semel.consumer WHERE name = $1",
 	}
-	for _, s := range []*string{&st.rowsOfTopic, &st.rowsOf, &st.allRows, &st.rowsAt, &st.lockRows, &st.lockRow, &st.insertRow,
-		&st.claimRow, &st.settleRow, &st.endBlocker, &st.release, &st.event, &st.state} {
+	for _, s := range []*string{
+		&st.rowsOfTopic, &st.rowsOf, &st.allRows, &st.rowsAt, &st.lockRows, &st.lockRow, &st.insertRow,
+		&st.claimRow, &st.settleRow, &st.endBlocker, &st.release, &st.event, &st.state,
+	} {
 		*s = n.sql(*s)
 	}
 	st.rowsFar, st.settleFar = st.rowsAt+" -- far", st.settleRow+" -- far"

@@ -338,8 +338,10 @@ var (
 )
 
 func (c *tableColumn) refused(err error) error {
-	return &sink.DecodeError{Class: sink.ClassValue, Field: fmt.Sprintf("column %q (%s)", c.name, c.from),
-		Why: fmt.Sprintf("%v (%s)", err, c.typ), Err: err}
+	return &sink.DecodeError{
+		Class: sink.ClassValue, Field: fmt.Sprintf("column %q (%s)", c.name, c.from),
+		Why: fmt.Sprintf("%v (%s)", err, c.typ), Err: err,
+	}
 }
 
 // fusedID is the message ID where the target is the memory: what the table finds
@@ -390,9 +392,11 @@ func (t *Table) rows(p *tablePlan, items []*inbox.Item) ([]*tableRow, error) {
 			continue
 		}
 		if r.unknown > 0 && t.cfg.HaltUnknown {
-			return nil, semel.FailedAt(i, &inbox.HaltError{Partition: it.Position().Log, Kind: "unknown-field",
+			return nil, semel.FailedAt(i, &inbox.HaltError{
+				Partition: it.Position().Log, Kind: "unknown-field",
 				Why:  fmt.Sprintf("%s has %d fields without a column in %s", it.Position(), r.unknown, p.info.name),
-				Hint: "map them, add columns, or say unknown_fields: ignore"})
+				Hint: "map them, add columns, or say unknown_fields: ignore",
+			})
 		}
 		r.item = it
 		rows = append(rows, r)
@@ -432,10 +436,12 @@ func (w *tableWriter) unchanged(ctx context.Context) error {
 		w.p.shapes.Store(&types)
 		return nil
 	}
-	return &inbox.HaltError{Kind: "table-changed",
+	return &inbox.HaltError{
+		Kind: "table-changed",
 		Why:  fmt.Sprintf("columns of %s are not those that the route began with", w.p.info.name),
 		Hint: "restart the route, so that it looks at the table again",
-		Err:  &TableError{Table: w.p.info.name.String(), Why: "its columns have changed"}}
+		Err:  &TableError{Table: w.p.info.name.String(), Why: "its columns have changed"},
+	}
 }
 
 // complete compares what was sent with what the server took.
@@ -443,9 +449,11 @@ func (w *tableWriter) complete(sent int, took int64) error {
 	if int64(sent) == took {
 		return nil
 	}
-	return &inbox.HaltError{Kind: "rows-swallowed",
+	return &inbox.HaltError{
+		Kind: "rows-swallowed",
 		Why:  fmt.Sprintf("%s took %d of %d rows without an error", w.p.info.name, took, sent),
-		Hint: "a BEFORE trigger that returns NULL swallows rows; filter in the route instead"}
+		Hint: "a BEFORE trigger that returns NULL swallows rows; filter in the route instead",
+	}
 }
 
 // insert writes rows that nothing is known to conflict with.

@@ -107,8 +107,10 @@ func (w *tableWriter) firstOfKey(rows []*tableRow) []*tableRow {
 	return out
 }
 
-var errTableExists = errors.New("a row of another message ID has this key")
-var errTableCollision = errors.New("a row with this ID and other values exists")
+var (
+	errTableExists    = errors.New("a row of another message ID has this key")
+	errTableCollision = errors.New("a row with this ID and other values exists")
+)
 
 // exists settles a row whose key is taken.
 func (w *tableWriter) exists(r *tableRow, equal bool) {

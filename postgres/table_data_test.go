@@ -55,8 +55,10 @@ func TestFlightsAreRowsAsTheyWereSent(t *testing.T) {
 func TestWebhooksAreKeptWhole(t *testing.T) {
 	t.Parallel()
 	b := newTableBench(t, `CREATE TABLE hooks (n bigint PRIMARY KEY, event text, action text, sender bigint, payload jsonb)`,
-		postgres.TableConfig{Table: "hooks", Write: postgres.WriteInsert, Columns: map[string]string{"n": "offset", "event": "value.event",
-			"action": "value.payload.action", "sender": "value.payload.sender.id", "payload": "value.payload"}})
+		postgres.TableConfig{Table: "hooks", Write: postgres.WriteInsert, Columns: map[string]string{
+			"n": "offset", "event": "value.event",
+			"action": "value.payload.action", "sender": "value.payload.sender.id", "payload": "value.payload",
+		}})
 	values := b.raw(tableLines(t, "testdata/webhooks.jsonl.gz"))
 	b.want(b.settle(values...), strings.Repeat("a", len(values)))
 	if got := b.ask(`SELECT (SELECT count(*) FROM raw) - count(*) || ' ' || (SELECT count(*) FROM hooks) - count(*) FROM

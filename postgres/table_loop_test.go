@@ -56,8 +56,10 @@ func TestTheLoopWritesATableOnceWhileSessionsAreCut(t *testing.T) {
 	done := make(chan error)
 	var members []*inbox.Inbox[pgx.Tx]
 	for range 2 {
-		in := tableMember(t, url, b, postgres.TableConfig{Table: "flights", Write: postgres.WriteInsert,
-			ID: []string{"value.time_hour", "value.carrier", "value.flight", "value.origin"}})
+		in := tableMember(t, url, b, postgres.TableConfig{
+			Table: "flights", Write: postgres.WriteInsert,
+			ID: []string{"value.time_hour", "value.carrier", "value.flight", "value.origin"},
+		})
 		members = append(members, in)
 		go func() { done <- in.Run(ctx) }()
 	}

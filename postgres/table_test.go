@@ -251,8 +251,11 @@ func TestNamesAreQuotedInEveryMode(t *testing.T) {
 	const ddl = `CREATE SCHEMA "My.Schema"; CREATE TABLE "My.Schema"."Ord""er" ("Id" int PRIMARY KEY, "jsonData" jsonb, "user" text, "two words" text, "UPPER" bigint, "q""uote's\" text)`
 	columns := map[string]string{"Id": "value.id", "jsonData": "value", "user": `value.user`, "two words": `value["two words"]`, "UPPER": "value.ver", `q"uote's\`: "value.q"}
 	for _, c := range []postgres.TableConfig{
-		{Write: postgres.WriteAppend}, {Write: postgres.WriteInsert}, {Write: postgres.WriteInsert, ID: []string{"value.id"}},
-		{Write: postgres.WriteUpsert}, {Write: postgres.WriteUpsert, Version: "value.ver"},
+		{Write: postgres.WriteAppend},
+		{Write: postgres.WriteInsert},
+		{Write: postgres.WriteInsert, ID: []string{"value.id"}},
+		{Write: postgres.WriteUpsert},
+		{Write: postgres.WriteUpsert, Version: "value.ver"},
 	} {
 		for _, n := range []int{3, 700} { // few rows go another way than many
 			c.Table, c.Columns = `"My.Schema"."Ord""er"`, columns

@@ -206,7 +206,7 @@ func waits(seconds *float64) string {
 	case *seconds == 0:
 		return "-"
 	}
-	return (time.Duration(*seconds * float64(time.Second))).Round(time.Second).String()
+	return time.Duration(*seconds * float64(time.Second)).Round(time.Second).String()
 }
 
 // table is rows of cells; the first row is the heading. The first columns stand

@@ -433,8 +433,10 @@ func (s *Source) Witness(_ context.Context, topics []string) ([]inbox.Witness, e
 		}
 		for n, l := range t.logs {
 			p := semel.Partition{Topic: name, Number: int32(n)}
-			w := inbox.Witness{Partition: p, TopicID: t.id, Start: l.start, End: l.end, Stable: l.end,
-				Begin: l.start, Acked: -1, FollowGroup: s.start == StartGroup, Epoch: l.epoch, Retention: time.Hour}
+			w := inbox.Witness{
+				Partition: p, TopicID: t.id, Start: l.start, End: l.end, Stable: l.end,
+				Begin: l.start, Acked: -1, FollowGroup: s.start == StartGroup, Epoch: l.epoch, Retention: time.Hour,
+			}
 			if s.start == StartLatest {
 				w.Begin = l.end
 			}

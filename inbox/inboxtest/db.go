@@ -61,8 +61,10 @@ func NewDB() *DB {
 		LockTimeout: 200 * time.Millisecond,
 		ended:       make(chan struct{}),
 		locks:       make(map[string]*Tx), open: make(map[*Tx]bool),
-		data: data{identity: rand.Text(), consumers: map[string]inbox.Record{}, paused: map[string]string{},
-			rows: map[string]inbox.Row{}, ids: map[string]memory{}, values: map[string]int64{}},
+		data: data{
+			identity: rand.Text(), consumers: map[string]inbox.Record{}, paused: map[string]string{},
+			rows: map[string]inbox.Row{}, ids: map[string]memory{}, values: map[string]int64{},
+		},
 	}
 }
 

@@ -67,8 +67,10 @@ func (w *sourceTest) p(n int32) semel.Partition { return semel.Partition{Topic: 
 
 func (w *sourceTest) send(partition int32, from, to int) {
 	for i := from; i < to; i++ {
-		w.Send(semel.Message{Topic: w.Topic, Partition: partition, Key: []byte("k"), Value: []byte(fmt.Sprint(i)),
-			Headers: []semel.Header{{Name: "n", Value: []byte(fmt.Sprint(i))}}})
+		w.Send(semel.Message{
+			Topic: w.Topic, Partition: partition, Key: []byte("k"), Value: []byte(fmt.Sprint(i)),
+			Headers: []semel.Header{{Name: "n", Value: []byte(fmt.Sprint(i))}},
+		})
 	}
 }
 

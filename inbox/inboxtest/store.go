@@ -73,8 +73,10 @@ var (
 )
 
 func suiteRecord(name string) inbox.Record {
-	return inbox.Record{Name: name, Cluster: "k", Topics: []string{"suite"}, IDRule: "header message-id", Target: "t",
-		Memory: inbox.MemoryInbox, Window: time.Hour}
+	return inbox.Record{
+		Name: name, Cluster: "k", Topics: []string{"suite"}, IDRule: "header message-id", Target: "t",
+		Memory: inbox.MemoryInbox, Window: time.Hour,
+	}
 }
 
 func as(name string) inbox.Owner {
@@ -468,8 +470,10 @@ func (w *storeTest[T]) buries() {
 	r := w.claim(s, part0, "x")
 	sp := span(r, 1)
 	tx := w.begin(s, sp)
-	m := semel.Message{Topic: part0.Topic, Partition: part0.Number, Offset: r.Next, Timestamp: time.Now(),
-		Key: []byte{0xff, 0}, Value: nil, Headers: []semel.Header{{Name: "h", Value: []byte{0xfe}}, {Name: "n", Value: nil}, {Name: "ÿ", Value: []byte{}}}}
+	m := semel.Message{
+		Topic: part0.Topic, Partition: part0.Number, Offset: r.Next, Timestamp: time.Now(),
+		Key: []byte{0xff, 0}, Value: nil, Headers: []semel.Header{{Name: "h", Value: []byte{0xfe}}, {Name: "n", Value: nil}, {Name: "ÿ", Value: []byte{}}},
+	}
 	_, err := tx.Admit(w.ctx, []inbox.Admission{{ID: id(1), Dead: true}})
 	w.must(err)
 	w.must(tx.Bury(w.ctx, []inbox.DeadLetter{

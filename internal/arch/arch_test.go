@@ -39,28 +39,50 @@ const (
 )
 
 var rules = []rule{
-	{pkg: ".", not: []string{anyModule},
-		why: "everything else speaks the root's words; what it needs, everybody needs"},
-	{pkg: "inbox", not: []string{"kafka", "postgres", "outbox", "sink", franz, pgx, "net", "database/sql"},
-		why: "the promise must be readable, and testable, without knowing a broker or a driver"},
-	{pkg: "outbox", not: []string{"kafka", "postgres", "inbox", "sink", franz, pgx, "net", "database/sql"},
-		why: "the mirror promise is a machine of its own, as free of brokers and drivers as the inbox"},
-	{pkg: "sink", not: []string{"kafka", "postgres", "inbox", "outbox", franz, pgx, "database/sql"},
-		why: "how a message becomes a row is a matter of values; a driver would bring its own conversions"},
-	{pkg: "kafka", not: []string{"postgres", "sink", "lab", pgx, "database/sql"},
-		why: "broker and database meet in the loop, never in an adapter: each can be replaced alone"},
-	{pkg: "postgres", not: []string{"kafka", "lab", franz},
-		why: "all SQL lies in one folder, which is reviewed without a broker in mind"},
-	{pkg: "sqldb", not: []string{"kafka", "lab", franz, pgx},
-		why: "users of database/sql bring their own driver"},
-	{pkg: "lab", not: []string{"cmd", "internal/daemon", cobra},
-		why: "the lab tries the parts that users have, not our own wiring of them"},
-	{pkg: "internal/config", not: []string{"kafka", "postgres", franz, pgx, cobra},
-		why: "the file says what is wanted; reading it must not need a broker, a database or a terminal"},
-	{pkg: "internal/daemon", not: []string{"cmd", "lab", "internal/devenv", cobra},
-		why: "the daemon runs what it is given; flags and embedded services are the command's"},
-	{pkg: "internal/devenv", not: []string{"cmd", "inbox", "outbox", "sink", "kafka", "postgres", "internal/daemon", cobra},
-		why: "the embedded services must be strangers to what is tried on them"},
+	{
+		pkg: ".", not: []string{anyModule},
+		why: "everything else speaks the root's words; what it needs, everybody needs",
+	},
+	{
+		pkg: "inbox", not: []string{"kafka", "postgres", "outbox", "sink", franz, pgx, "net", "database/sql"},
+		why: "the promise must be readable, and testable, without knowing a broker or a driver",
+	},
+	{
+		pkg: "outbox", not: []string{"kafka", "postgres", "inbox", "sink", franz, pgx, "net", "database/sql"},
+		why: "the mirror promise is a machine of its own, as free of brokers and drivers as the inbox",
+	},
+	{
+		pkg: "sink", not: []string{"kafka", "postgres", "inbox", "outbox", franz, pgx, "database/sql"},
+		why: "how a message becomes a row is a matter of values; a driver would bring its own conversions",
+	},
+	{
+		pkg: "kafka", not: []string{"postgres", "sink", "lab", pgx, "database/sql"},
+		why: "broker and database meet in the loop, never in an adapter: each can be replaced alone",
+	},
+	{
+		pkg: "postgres", not: []string{"kafka", "lab", franz},
+		why: "all SQL lies in one folder, which is reviewed without a broker in mind",
+	},
+	{
+		pkg: "sqldb", not: []string{"kafka", "lab", franz, pgx},
+		why: "users of database/sql bring their own driver",
+	},
+	{
+		pkg: "lab", not: []string{"cmd", "internal/daemon", cobra},
+		why: "the lab tries the parts that users have, not our own wiring of them",
+	},
+	{
+		pkg: "internal/config", not: []string{"kafka", "postgres", franz, pgx, cobra},
+		why: "the file says what is wanted; reading it must not need a broker, a database or a terminal",
+	},
+	{
+		pkg: "internal/daemon", not: []string{"cmd", "lab", "internal/devenv", cobra},
+		why: "the daemon runs what it is given; flags and embedded services are the command's",
+	},
+	{
+		pkg: "internal/devenv", not: []string{"cmd", "inbox", "outbox", "sink", "kafka", "postgres", "internal/daemon", cobra},
+		why: "the embedded services must be strangers to what is tried on them",
+	},
 }
 
 // pkg is what the go command says of a package.
