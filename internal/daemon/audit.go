@@ -60,6 +60,10 @@ func (p *parts) audit(ctx context.Context, r config.Route, deep bool) ([]Audited
 	}
 	var as []Audited
 	var again []*reading
+	acked, err := p.acked(ctx, r.From.Group)
+	if err != nil {
+		return nil, err
+	}
 	for _, topic := range topicsOf(rows) {
 		log, err := p.topicLog(ctx, topic)
 		if err != nil {
@@ -68,6 +72,7 @@ func (p *parts) audit(ctx context.Context, r config.Route, deep bool) ([]Audited
 		for _, row := range rows {
 			if row.Topic == topic {
 				as = append(as, accounts(r.Name, row.Row))
+				as[len(as)-1].ack(acked, row.Row)
 				if a := &as[len(as)-1]; log.compare(a, row.Row) && deep && row.Next > row.Start {
 					again = append(again, &reading{row: row.Row})
 				}
@@ -118,6 +123,27 @@ func (a *Audited) wrong(format string, args ...any) {
 
 func (a *Audited) unknown(format string, args ...any) {
 	a.Unknown = append(a.Unknown, fmt.Sprintf(format, args...))
+}
+
+// acked are the group's committed offsets.
+func (p *parts) acked(ctx context.Context, group string) (map[semel.Partition]int64, error) {
+	os, err := p.admin.Offsets(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	of := map[semel.Partition]int64{}
+	for _, o := range os {
+		of[o.Partition] = o.Next
+	}
+	return of, nil
+}
+
+// ack holds the broker's committed offset against the row: it follows the
+// watermark and never passes it.
+func (a *Audited) ack(acked map[semel.Partition]int64, w inbox.Row) {
+	if at, ok := acked[w.Partition]; ok && at > w.Next {
+		a.wrong("the group has committed %d, above the watermark %d: the database went back and no consumer has noticed yet, or somebody else commits in this group", at, w.Next)
+	}
 }
 
 // topicLog is what the broker says of a topic.
