@@ -300,7 +300,7 @@ func TestForeignOffsetHalts(t *testing.T) {
 	<-p.done
 	wantHalt(t, p.err, "foreign-offset")
 	w.wantOnce(keys...)
-	p = w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.AcceptChange = true })
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.AcceptChange = true })
 	w.settledTo(12)
 }
 

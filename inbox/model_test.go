@@ -121,19 +121,18 @@ type history struct {
 	began time.Time
 	steps []string
 
-	memory     inbox.Memory
-	start      inboxtest.Start
-	batched    bool // the handler takes batches
-	messages   int  // per batch
-	patience   time.Duration
-	most       int // processes
-	logs       []*modelLog
-	ever       []sent // all that was sent
-	serial     int
-	snapshots  []snapshot
-	processes  []*member
-	unwitness  bool // the broker's testimony about the first claim is gone
-	introduced bool
+	memory    inbox.Memory
+	start     inboxtest.Start
+	batched   bool // the handler takes batches
+	messages  int  // per batch
+	patience  time.Duration
+	most      int // processes
+	logs      []*modelLog
+	ever      []sent // all that was sent
+	serial    int
+	snapshots []snapshot
+	processes []*member
+	unwitness bool // the broker's testimony about the first claim is gone
 
 	mu    sync.Mutex
 	fails map[string]int // how often flaky messages will still fail

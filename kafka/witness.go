@@ -219,12 +219,14 @@ func (s *Source) epochEnd(ctx context.Context, p semel.Partition, epoch int32) (
 		return none, err
 	}
 	for _, t := range kresp.(*kmsg.OffsetForLeaderEpochResponse).Topics {
-		for _, a := range t.Partitions {
-			if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
-				return none, err
-			}
-			return inbox.EpochEnd{Number: a.LeaderEpoch, End: a.EndOffset}, nil
+		if len(t.Partitions) == 0 {
+			continue
 		}
+		a := t.Partitions[0] // one was asked for
+		if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
+			return none, err
+		}
+		return inbox.EpochEnd{Number: a.LeaderEpoch, End: a.EndOffset}, nil
 	}
 	return none, errors.New("the leader gave no answer")
 }

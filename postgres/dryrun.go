@@ -109,7 +109,6 @@ func (tryTx) Admit(context.Context, []inbox.Admission) ([]inbox.Verdict, error) 
 func (tryTx) Bury(context.Context, []inbox.DeadLetter) error                    { return errTried }
 func (tryTx) Commit(context.Context, []inbox.Settled) error                     { return errTried }
 func (tryTx) Rollback(context.Context)                                          {}
-func (tryTx) Check(context.Context) error                                       { return errTried }
 func (t tryTx) Failed() bool                                                    { return t.Conn().PgConn().TxStatus() == 'E' }
 
 func (tryTx) Class(err error) inbox.Class { return SQLStateClass(sqlState(err)) }

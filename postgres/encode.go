@@ -26,7 +26,6 @@ type encoder interface {
 // Reasons to refuse a value. They are values, so that the good path allocates
 // nothing and the bad one little.
 var (
-	errEncodeDocument  = errors.New("a document where a single value is needed")
 	errEncodeBool      = errors.New("not true or false")
 	errEncodeUUID      = errors.New("not a UUID")
 	errEncodeNUL       = errors.New("text with U+0000, which PostgreSQL can't hold")

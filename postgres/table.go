@@ -142,8 +142,7 @@ func (r *tableRow) reset(p *tablePlan) {
 }
 
 type tableScratch struct {
-	row   sink.Row
-	field []byte
+	row sink.Row
 }
 
 // NewTable looks at the table and decides how to write to it. The route's

@@ -27,7 +27,6 @@ type DB struct {
 	locks map[string]*Tx
 	open  map[*Tx]bool
 	down  bool
-	next  int64
 }
 
 // data is what a commit changes and a snapshot keeps.
