@@ -208,10 +208,11 @@ func cutAt(r Row, w Witness, ask func(epoch int32) (EpochEnd, error)) (at int64,
 			return 0, false, err
 		case end.Number < 0:
 			continue
-		case end.Number == e.Number && end.End >= r.Next:
-			return 0, false, nil
 		case end.Number == e.Number && i == len(r.Epochs)-1:
-			return end.End, true, nil
+			// Only of the newest epoch that was read. (Else: a broker restored from a
+			// copy doesn't know it, goes on in the one before, grows past our place, and
+			// what it wrote since the copy is never read.)
+			return end.End, end.End < r.Next, nil
 		}
 		// The leader's log has nothing of ours above end.Number: back to where
 		// that ends, or to where we first read something newer.
