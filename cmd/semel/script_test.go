@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -77,6 +78,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("SEMEL_POSTGRES_BIN", os.Getenv("SEMEL_POSTGRES_BIN"))
 			env.Setenv("DATABASE_URL", testenv.Postgres(t))
 			env.Setenv("LISTEN", freeAddress(t))
+			env.Setenv("RUNNER", "runner_"+strings.ToLower(rand.Text()[:8]))
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -220,12 +222,11 @@ func awaitRows(ctx context.Context, args []string) error {
 	}
 }
 
-// asRunner: as-runner COMMAND … runs a command with the database of the role
-// runner.
+// asRunner: as-runner COMMAND … runs a command as the database's role RUNNER.
 func asRunner() {
 	u, err := url.Parse(os.Getenv("DATABASE_URL"))
 	if err == nil {
-		u.User = url.User("runner")
+		u.User = url.User(os.Getenv("RUNNER"))
 		os.Setenv("DATABASE_URL", u.String())
 		var path string
 		if path, err = exec.LookPath(os.Args[1]); err == nil {
