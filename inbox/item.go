@@ -23,6 +23,10 @@ type Item struct {
 	passing  bool // Err belongs to one transaction's verdict, not to the message
 }
 
+// identified says whether the item has an ID, in a consumer that knows messages
+// by IDs. One of zeros is an ID like any other; what has none has an Err.
+func (it *Item) identified() bool { return it.Err == nil || !it.ID.IsZero() }
+
 // bury settles the item without effect. A passing verdict is forgotten when the
 // batch is tried again.
 func (it *Item) bury(class DeadClass, err error, passing bool) {

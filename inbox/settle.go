@@ -466,7 +466,7 @@ func (l *lane[T]) sort(b batch) todo {
 	}
 	b.each(func(i int, it *Item) {
 		it.reset()
-		if seen != nil && !it.ID.IsZero() {
+		if seen != nil && it.identified() {
 			if first, ok := seen[it.ID]; ok {
 				verdict := Duplicate
 				if differ(first.Digest, it.Digest) {
@@ -506,8 +506,8 @@ func (l *lane[T]) admit(ctx context.Context, tx Tx[T], t todo) (fresh []*Item, a
 		ids := make([]Admission, 0, len(t.items))
 		asked := make([]*Item, 0, len(t.items))
 		for _, it := range t.items {
-			if it.ID.IsZero() {
-				continue // without an ID there is nothing to remember: it is dead
+			if !it.identified() {
+				continue // nothing to remember: it is dead
 			}
 			ids = append(ids, Admission{ID: it.ID, Digest: it.Digest, Dead: it.Err != nil})
 			asked = append(asked, it)
