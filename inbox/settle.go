@@ -79,29 +79,43 @@ func (l *lane[T]) accept(runs []Run) []stretch {
 	return out
 }
 
-// decode finds IDs and lets the effect look at the messages.
+// decode finds IDs and lets the effect look at the messages. A panic is about one
+// message, which is dead. (Else the process dies of it after each restart.)
 func (l *lane[T]) decode(b batch) {
 	for _, s := range b.stretches {
-		if l.cfg.ID.Of != nil && !l.cfg.OwnIDs && l.cfg.Memory != MemoryPosition {
-			for i := range s.items {
-				it := &s.items[i]
-				id, err := l.cfg.ID.Of(&it.Message)
-				it.ID = id
-				if err != nil {
-					it.Err, it.Class = err, DeadMissingID
-				}
-			}
-		}
-		l.effect.Decode(s.items)
-		if l.cfg.Memory == MemoryPosition {
+		if call(func() error { l.read(s.items); return nil }) == nil {
 			continue
 		}
 		for i := range s.items {
 			it := &s.items[i]
-			if it.Class == DeadMissingID && l.cfg.OnMissingID == MissingPosition {
-				it.Err, it.Class = nil, ""
-				it.ID = semel.IDOf([]byte("position"), []byte(it.Position().String()))
+			*it = Item{Message: it.Message, Load: it.Load, hash: it.hash}
+			if err := call(func() error { l.read(s.items[i : i+1]); return nil }); err != nil {
+				it.Err, it.Class = err, DeadDecode
 			}
+		}
+	}
+}
+
+func (l *lane[T]) read(items []Item) {
+	if l.cfg.ID.Of != nil && !l.cfg.OwnIDs && l.cfg.Memory != MemoryPosition {
+		for i := range items {
+			it := &items[i]
+			id, err := l.cfg.ID.Of(&it.Message)
+			it.ID = id
+			if err != nil {
+				it.Err, it.Class = err, DeadMissingID
+			}
+		}
+	}
+	l.effect.Decode(items)
+	if l.cfg.Memory == MemoryPosition {
+		return
+	}
+	for i := range items {
+		it := &items[i]
+		if it.Class == DeadMissingID && l.cfg.OnMissingID == MissingPosition {
+			it.Err, it.Class = nil, ""
+			it.ID = semel.IDOf([]byte("position"), []byte(it.Position().String()))
 		}
 	}
 }
@@ -408,7 +422,7 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 		return fail(err, -1)
 	}
 	if len(fresh) > 0 {
-		if err := l.effect.Apply(ctx, tx, fresh); err != nil {
+		if err := call(func() error { return l.effect.Apply(ctx, tx, fresh) }); err != nil {
 			var slow *slowError
 			if errors.As(err, &slow) {
 				return &slowError{done: at[slow.done]}
@@ -583,7 +597,7 @@ func (l *lane[T]) letter(it *Item) DeadLetter {
 		Error: it.Err.Error(), Attempts: max(it.attempts, 1), SentID: it.SentID,
 	}
 	if d.SentID == "" && l.cfg.ID.Sent != nil && it.Class != DeadMissingID {
-		d.SentID = l.cfg.ID.Sent(&it.Message)
+		_ = call(func() error { d.SentID = l.cfg.ID.Sent(&it.Message); return nil }) // it may panic as Of did
 	}
 	return d
 }

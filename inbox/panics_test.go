@@ -1,0 +1,66 @@
+package inbox_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/inbox/inboxtest"
+)
+
+func TestPanicOfAnIDRuleBuriesItsMessage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 3)
+	w.b.Send(message(0, "bad", "bad"))
+	keys = append(keys, w.send(0, 3, 5)...)
+	rule := semel.HeaderID("message-id")
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+		c.ID = semel.IDRule{Name: rule.Name, Sent: func(*semel.Message) string { panic("sent") },
+			Of: func(m *semel.Message) (semel.ID, error) {
+				if string(m.Key) == "bad" {
+					panic("a message that this rule didn't think of")
+				}
+				return rule.Of(m)
+			}}
+	})
+	w.settledTo(6)
+	w.wantOnce(keys...)
+	if ls := w.db.Letters(); len(ls) != 1 || ls[0].Class != inbox.DeadDecode || ls[0].Message.Offset != 3 {
+		t.Errorf("dead letters: %+v", ls)
+	}
+}
+
+type touchy struct{}
+
+func (touchy) Decode(items []inbox.Item) {
+	for i := range items {
+		if string(items[i].Key) == "bad" {
+			panic("a message that this effect didn't think of")
+		}
+	}
+}
+
+func (touchy) Apply(ctx context.Context, tx inbox.Tx[*inboxtest.Tx], items []*inbox.Item) error {
+	for _, it := range items {
+		if err := count(ctx, tx.DB(), it.Message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestPanicWhileDecodingBuriesItsMessage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 3)
+	w.b.Send(message(0, "bad", "bad"))
+	keys = append(keys, w.send(0, 3, 5)...)
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Handler, c.Effect = nil, touchy{} })
+	w.settledTo(6)
+	w.wantOnce(keys...)
+	if ls := w.db.Letters(); len(ls) != 1 || ls[0].Class != inbox.DeadDecode || ls[0].Message.Offset != 3 {
+		t.Errorf("dead letters: %+v", ls)
+	}
+}
