@@ -32,18 +32,22 @@ func TestPanicOfAnIDRuleBuriesItsMessage(t *testing.T) {
 	}
 }
 
-type touchy struct{}
+// touchy is an effect that panics at a message, while it decodes or applies it.
+type touchy struct{ decodes, applies bool }
 
-func (touchy) Decode(items []inbox.Item) {
+func (e touchy) Decode(items []inbox.Item) {
 	for i := range items {
-		if string(items[i].Key) == "bad" {
+		if e.decodes && string(items[i].Key) == "bad" {
 			panic("a message that this effect didn't think of")
 		}
 	}
 }
 
-func (touchy) Apply(ctx context.Context, tx inbox.Tx[*inboxtest.Tx], items []*inbox.Item) error {
+func (e touchy) Apply(ctx context.Context, tx inbox.Tx[*inboxtest.Tx], items []*inbox.Item) error {
 	for _, it := range items {
+		if e.applies && string(it.Key) == "bad" {
+			panic("a message that this effect didn't think of")
+		}
 		if err := count(ctx, tx.DB(), it.Message); err != nil {
 			return err
 		}
@@ -51,16 +55,20 @@ func (touchy) Apply(ctx context.Context, tx inbox.Tx[*inboxtest.Tx], items []*in
 	return nil
 }
 
-func TestPanicWhileDecodingBuriesItsMessage(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	keys := w.send(0, 0, 3)
-	w.b.Send(message(0, "bad", "bad"))
-	keys = append(keys, w.send(0, 3, 5)...)
-	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Handler, c.Effect = nil, touchy{} })
-	w.settledTo(6)
-	w.wantOnce(keys...)
-	if ls := w.db.Letters(); len(ls) != 1 || ls[0].Class != inbox.DeadDecode || ls[0].Message.Offset != 3 {
-		t.Errorf("dead letters: %+v", ls)
+func TestPanicOfAnEffectBuriesItsMessage(t *testing.T) {
+	for class, effect := range map[inbox.DeadClass]touchy{inbox.DeadDecode: {decodes: true}, inbox.DeadHandler: {applies: true}} {
+		t.Run(string(class), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			keys := w.send(0, 0, 3)
+			w.b.Send(message(0, "bad", "bad"))
+			keys = append(keys, w.send(0, 3, 5)...)
+			w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Handler, c.Effect = nil, effect })
+			w.settledTo(6)
+			w.wantOnce(keys...)
+			if ls := w.db.Letters(); len(ls) != 1 || ls[0].Class != class || ls[0].Message.Offset != 3 {
+				t.Errorf("dead letters: %+v", ls)
+			}
+		})
 	}
 }
