@@ -20,7 +20,8 @@ type Item struct {
 	hash     uint64 // its share of the accounts' checksums
 	sqlstate string
 	attempts int
-	passing  bool // Err belongs to one transaction's verdict, not to the message
+	verdict  Verdict // of the inbox about its ID
+	passing  bool    // Err belongs to one transaction's verdict, not to the message
 }
 
 // identified says whether the item has an ID, in a consumer that knows messages
@@ -38,7 +39,7 @@ func (it *Item) reset() {
 	if it.passing {
 		it.Err, it.Class, it.passing = nil, "", false
 	}
-	it.Outcome = Applied
+	it.Outcome, it.verdict = Applied, Fresh
 	if it.Err != nil {
 		it.Outcome = Dead
 	}

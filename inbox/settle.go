@@ -466,9 +466,12 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 
 // todo are the items that may have an effect, or an ID to remember.
 type todo struct {
-	items []*Item
-	at    []int // their places in the batch
+	items   []*Item
+	at      []int    // their places in the batch
+	repeats []repeat // inside the batch
 }
+
+type repeat struct{ it, first *Item }
 
 // sort forgets earlier verdicts and takes out repeats inside the batch: the
 // first of an ID stands for it, as if they came one by one.
@@ -482,11 +485,8 @@ func (l *lane[T]) sort(b batch) todo {
 		it.reset()
 		if seen != nil && it.identified() {
 			if first, ok := seen[it.ID]; ok {
-				verdict := Duplicate
-				if differ(first.Digest, it.Digest) {
-					verdict = Collision
-				}
-				l.repeat(it, verdict)
+				t.repeats = append(t.repeats, repeat{it, first})
+				it.Outcome = DuplicateID
 				return
 			}
 			seen[it.ID] = it
@@ -501,6 +501,7 @@ func differ(a, b Digest) bool { return a != b && a != (Digest{}) && b != (Digest
 
 // repeat settles an item whose ID was known.
 func (l *lane[T]) repeat(it *Item, v Verdict) {
+	it.verdict = v
 	if v == Collision {
 		tell(l.cfg.Observe.Collision, it.Position().Log)
 		if l.cfg.OnCollision != CollisionDuplicate && it.Err == nil {
@@ -541,12 +542,37 @@ func (l *lane[T]) admit(ctx context.Context, tx Tx[T], t todo) (fresh []*Item, a
 			}
 		}
 	}
+	for _, r := range t.repeats {
+		v, err := l.judgeRepeat(ctx, tx, r)
+		if err != nil {
+			return nil, nil, err
+		}
+		l.repeat(r.it, v)
+	}
 	for i, it := range t.items {
 		if it.Outcome == Applied {
 			fresh, at = append(fresh, it), append(at, t.at[i])
 		}
 	}
 	return fresh, at, nil
+}
+
+// judgeRepeat judges a repeat inside the batch as if the messages came one by one:
+// by what is kept of the ID, which is of the first of them only if that was fresh.
+func (l *lane[T]) judgeRepeat(ctx context.Context, tx Tx[T], r repeat) (Verdict, error) {
+	switch {
+	case r.first.Digest == r.it.Digest:
+		return max(r.first.verdict, Duplicate), nil
+	case r.first.verdict == Fresh && differ(r.first.Digest, r.it.Digest):
+		return Collision, nil
+	case r.first.verdict == Fresh:
+		return Duplicate, nil
+	}
+	vs, err := tx.Admit(ctx, []Admission{{ID: r.it.ID, Digest: r.it.Digest}})
+	if err != nil {
+		return 0, err
+	}
+	return vs[0], nil
 }
 
 // dead collects the letters of a batch, and stops where a policy says that one
