@@ -3,6 +3,7 @@ package inbox
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/semelhq/semel"
@@ -79,8 +80,22 @@ func (j judge) introduce(known []Row, ws []Witness) (added []Row, events []Event
 	return added, events, nil
 }
 
-// claim decides what becomes of a row whose partition is claimed.
+// claim decides what becomes of a row whose partition is claimed. What it claims
+// is an event with the accounts so far: an audit compares the log from one such
+// border to the next.
 func (j judge) claim(r Row, w Witness) (Row, []Event, error) {
+	r, events, err := j.place(r, w)
+	return r, append(events, border(r)), err
+}
+
+func border(r Row) Event {
+	return Event{Partition: r.Partition, Kind: EventClaim, Detail: map[string]any{
+		"next": r.Next, "topic_id": r.TopicID.String(), "settled": r.Accounts.Settled.Count,
+		"settled_sum": strconv.FormatUint(r.Accounts.Settled.Sum, 10), // too large for JSON numbers elsewhere
+	}}
+}
+
+func (j judge) place(r Row, w Witness) (Row, []Event, error) {
 	_, ours, err := j.ours(w)
 	if err != nil {
 		return r, nil, err
@@ -140,7 +155,7 @@ func (j judge) foreign(w Witness, adopted int64) error {
 // otherTopic decides about a topic that was deleted and made again, or another
 // cluster behind the name. It is never taken for old progress.
 func (j judge) otherTopic(r Row, w Witness) (Row, []Event, error) {
-	ev := Event{Partition: w.Partition, Kind: "topic-changed", Detail: map[string]any{
+	ev := Event{Partition: w.Partition, Kind: EventTopicChanged, Detail: map[string]any{
 		"was": r.TopicID.String(), "is": w.TopicID.String(), "next": r.Next, "accounts": r.Accounts,
 	}}
 	if r.TopicID == (semel.TopicID{}) {
@@ -237,7 +252,7 @@ func cutAt(r Row, w Witness, ask func(epoch int32) (EpochEnd, error)) (at int64,
 
 // cut lowers a row to where its log was cut.
 func (j judge) cut(r Row, at int64) (Row, []Event, error) {
-	ev := Event{Partition: r.Partition, Kind: "cut", Detail: map[string]any{
+	ev := Event{Partition: r.Partition, Kind: EventCut, Detail: map[string]any{
 		"settled": r.Next, "back_to": at, "accounts": r.Accounts, "epochs": r.Epochs,
 	}}
 	if j.byPlace && !j.accept {
@@ -258,5 +273,5 @@ func (j judge) cut(r Row, at int64) (Row, []Event, error) {
 	r.Accounts.Holes -= r.Next - at
 	r.Next = at
 	r.Epochs = kept
-	return r, []Event{ev}, nil
+	return r, []Event{ev, border(r)}, nil
 }

@@ -364,9 +364,16 @@ const (
 // Event is something that an operator wants to know later.
 type Event struct {
 	semel.Partition
-	Kind   string // claim, gap, cut, topic-changed, went-back, halt, ...
+	Kind   string // one of the constants, or another word for people
 	Detail map[string]any
 }
+
+// Kinds of events that programs read.
+const (
+	EventClaim        = "claim"         // next, topic_id, settled, settled_sum: a border between two owners
+	EventCut          = "cut"           // the log was cut: offsets before it name other messages now
+	EventTopicChanged = "topic-changed" // the accounts start anew
+)
 
 // Effect is what a route does with messages: a handler, or rows of a table.
 type Effect[T any] interface {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -12,6 +15,7 @@ import (
 	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/internal/config"
 	"github.com/semelhq/semel/kafka"
+	"github.com/semelhq/semel/postgres"
 )
 
 // Audited is what an audit found of one partition.
@@ -58,6 +62,10 @@ func (p *parts) audit(ctx context.Context, r config.Route, deep bool) ([]Audited
 	if err != nil {
 		return nil, err
 	}
+	borders, err := p.borders(ctx, r.Consumer)
+	if err != nil {
+		return nil, err
+	}
 	var as []Audited
 	var again []*reading
 	acked, err := p.acked(ctx, r.From.Group)
@@ -73,8 +81,11 @@ func (p *parts) audit(ctx context.Context, r config.Route, deep bool) ([]Audited
 			if row.Topic == topic {
 				as = append(as, accounts(r.Name, row.Row))
 				as[len(as)-1].ack(acked, row.Row)
-				if a := &as[len(as)-1]; log.compare(a, row.Row) && deep && row.Next > row.Start {
-					again = append(again, &reading{row: row.Row})
+				if a := &as[len(as)-1]; log.compare(a, row.Row) && deep {
+					if g := readable(row.Row, borders[row.Partition], log.logs[row.Partition].Start); g != nil {
+						again = append(again, g)
+						log.unread(a, g)
+					}
 				}
 			}
 		}
@@ -150,7 +161,9 @@ func (a *Audited) ack(acked map[semel.Partition]int64, w inbox.Row) {
 type topicLog struct {
 	id   semel.TopicID
 	gone bool
-	logs map[semel.Partition]kafka.Log
+	// compacted: the broker may remove messages out of the middle.
+	compacted bool
+	logs      map[semel.Partition]kafka.Log
 }
 
 func (p *parts) topicLog(ctx context.Context, topic string) (topicLog, error) {
@@ -165,6 +178,7 @@ func (p *parts) topicLog(ctx context.Context, topic string) (topicLog, error) {
 		return t, err
 	}
 	t.id = ts[0].ID
+	t.compacted = strings.Contains(ts[0].Configs["cleanup.policy"], "compact")
 	logs, err := p.admin.Logs(ctx, topic)
 	for _, l := range logs {
 		t.logs[l.Partition] = l
@@ -195,18 +209,90 @@ func (t topicLog) compare(a *Audited, w inbox.Row) bool {
 	if w.Next < l.Start {
 		a.unknown("%d offsets above the watermark are no longer in the log: they will be counted as lost", l.Start-w.Next)
 	}
-	if w.Start < l.Start {
-		a.unknown("the log begins at %d, the accounts at %d: what lies before can't be read again", l.Start, w.Start)
-		return false
-	}
 	return true
 }
 
-// reading is a stretch of a log that is read again.
+// unread says what a deep audit can't read again.
+func (t topicLog) unread(a *Audited, g *reading) {
+	if from := g.borders[0].at; from > a.Start {
+		a.unknown("offsets %d to %d can't be read again: the log begins at %d", a.Start, from-1, t.logs[g.row.Partition].Start)
+	}
+	if t.compacted {
+		a.unknown("the topic is compacted: messages that were settled may be gone from it")
+	}
+	g.compacted = t.compacted
+}
+
+// border is a place at which the accounts are known.
+type border struct {
+	at      int64
+	settled inbox.Tally
+}
+
+// known are the borders of one partition since its log was last cut.
+type known struct {
+	borders []border
+	cut     bool // so the accounts' start is no border
+}
+
+// borders are the places of each partition at which a claim noted the accounts,
+// in order. What lies before a cut or a changed topic is of another log.
+func (p *parts) borders(ctx context.Context, consumer string) (map[semel.Partition]known, error) {
+	events, err := p.memory.Events(ctx, postgres.EventFilter{Consumer: consumer, Limit: 10_000,
+		Kinds: []string{inbox.EventClaim, inbox.EventCut, inbox.EventTopicChanged}})
+	if err != nil {
+		return nil, err
+	}
+	of := map[semel.Partition]known{}
+	for _, e := range events {
+		if e.Kind != inbox.EventClaim {
+			of[e.Partition] = known{cut: true}
+			continue
+		}
+		k := of[e.Partition]
+		if b, ok := borderOf(e.Detail); ok && (len(k.borders) == 0 || k.borders[len(k.borders)-1].at < b.at) {
+			k.borders = append(k.borders, b)
+			of[e.Partition] = k
+		}
+	}
+	return of, nil
+}
+
+func borderOf(detail map[string]any) (b border, ok bool) {
+	next, ok1 := detail["next"].(float64)
+	count, ok2 := detail["settled"].(float64)
+	text, ok3 := detail["settled_sum"].(string)
+	sum, err := strconv.ParseUint(text, 10, 64)
+	return border{int64(next), inbox.Tally{Count: int64(count), Sum: sum}}, ok1 && ok2 && ok3 && err == nil
+}
+
+// reading is a stretch of a log that is read again, from border to border.
 type reading struct {
-	row   inbox.Row
-	tally inbox.Tally
-	done  bool
+	row       inbox.Row
+	borders   []border // at least two, ascending; the last is the row
+	tallies   []inbox.Tally
+	compacted bool
+	done      bool
+}
+
+// readable is what of a row's accounts the log still holds; nil if nothing.
+func readable(w inbox.Row, k known, logStart int64) *reading {
+	all := k.borders
+	if !k.cut && (len(all) == 0 || all[0].at > w.Start) {
+		all = append([]border{{at: w.Start}}, all...)
+	}
+	g := &reading{row: w}
+	for _, b := range all {
+		if b.at >= logStart && b.at < w.Next {
+			g.borders = append(g.borders, b)
+		}
+	}
+	if len(g.borders) == 0 {
+		return nil
+	}
+	g.borders = append(g.borders, border{w.Next, w.Accounts.Settled})
+	g.tallies = make([]inbox.Tally, len(g.borders)-1)
+	return g
 }
 
 // stillAfter is how long a log may give nothing before a deep audit takes what
@@ -224,7 +310,7 @@ func (p *parts) read(ctx context.Context, rs []*reading) error {
 		if at[r.row.Topic] == nil {
 			at[r.row.Topic] = map[int32]kgo.Offset{}
 		}
-		at[r.row.Topic][r.row.Number] = kgo.NewOffset().At(r.row.Start)
+		at[r.row.Topic][r.row.Number] = kgo.NewOffset().At(r.borders[0].at)
 		of[r.row.Partition] = r
 	}
 	cl, err := p.reader(at, kgo.KeepControlRecords())
@@ -266,23 +352,32 @@ func (p *parts) read(ctx context.Context, rs []*reading) error {
 func (r *reading) take(records []*kgo.Record) bool {
 	for _, m := range records {
 		if m.Offset < r.row.Next && !m.Attrs.IsControl() {
-			r.tally.Add(inbox.Hash(r.row.TopicID, m.Offset))
+			i := sort.Search(len(r.borders), func(i int) bool { return r.borders[i].at > m.Offset }) - 1
+			if i >= 0 && i < len(r.tallies) {
+				r.tallies[i].Add(inbox.Hash(r.row.TopicID, m.Offset))
+			}
 		}
 		r.done = r.done || m.Offset >= r.row.Next-1
 	}
 	return r.done
 }
 
-// compare holds what was read against what was settled.
+// compare holds what was read against what was settled, range by range.
 func (r *reading) compare(a *Audited) {
-	a.Read = &r.tally.Count
-	settled := r.row.Accounts.Settled
-	switch {
-	case r.row.Accounts.Lost > 0 && r.tally != settled:
-		a.unknown("%d offsets were lost to retention in between; the log holds %d messages and %d are settled", r.row.Accounts.Lost, r.tally.Count, settled.Count)
-	case r.tally.Count != settled.Count:
-		a.wrong("the log holds %d messages and %d are settled", r.tally.Count, settled.Count)
-	case r.tally.Sum != settled.Sum:
-		a.wrong("as many messages are in the log as are settled, but others: the checksums differ")
+	var read int64
+	for i, have := range r.tallies {
+		from, to := r.borders[i], r.borders[i+1]
+		settled := to.settled.Minus(from.settled)
+		read += have.Count
+		switch {
+		case have == settled:
+		case r.compacted && have.Count < settled.Count:
+			// said before
+		case have.Count != settled.Count:
+			a.wrong("from offset %d to %d the log holds %d messages and %d are settled", from.at, to.at, have.Count, settled.Count)
+		default:
+			a.wrong("from offset %d to %d as many messages are in the log as are settled, but others: the checksums differ", from.at, to.at)
+		}
 	}
+	a.Read = &read
 }
