@@ -238,8 +238,10 @@ type known struct {
 // borders are the places of each partition at which a claim noted the accounts,
 // in order. What lies before a cut or a changed topic is of another log.
 func (p *parts) borders(ctx context.Context, consumer string) (map[semel.Partition]known, error) {
-	events, err := p.memory.Events(ctx, postgres.EventFilter{Consumer: consumer, Limit: 10_000,
-		Kinds: []string{inbox.EventClaim, inbox.EventCut, inbox.EventTopicChanged}})
+	events, err := p.memory.Events(ctx, postgres.EventFilter{
+		Consumer: consumer, Limit: 10_000,
+		Kinds: []string{inbox.EventClaim, inbox.EventCut, inbox.EventTopicChanged},
+	})
 	if err != nil {
 		return nil, err
 	}
