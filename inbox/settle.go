@@ -277,6 +277,8 @@ func (l *lane[T]) isolate(ctx context.Context, b batch, f *failure) error {
 			}
 		}
 		lo, hi = f.at, f.at+1
+	} else {
+		f = nil // found by halving
 	}
 	for hi-lo > 1 {
 		mid := lo + (hi-lo)/2
@@ -303,7 +305,7 @@ func (l *lane[T]) isolate(ctx context.Context, b batch, f *failure) error {
 			lo = mid
 		}
 	}
-	if err := l.alone(ctx, b.slice(lo, hi)); err != nil {
+	if err := l.alone(ctx, b.slice(lo, hi), f); err != nil {
 		return err
 	}
 	if hi < b.n {
@@ -317,28 +319,33 @@ func (l *lane[T]) isolateRest(ctx context.Context, b batch, lo int, f *failure) 
 	return l.isolate(ctx, b.slice(lo, b.n), &failure{class: f.class, err: f.err, at: f.at, tx: f.tx})
 }
 
-// alone gives one message its attempts.
-func (l *lane[T]) alone(ctx context.Context, b batch) error {
+// alone gives one message its attempts. met is its failure in a larger batch, nil
+// if it isn't known to have failed. That is an attempt, so that nobody is called
+// twice for one, but not the last if others came before it in the transaction: the
+// failure may be theirs.
+func (l *lane[T]) alone(ctx context.Context, b batch, met *failure) error {
 	if b = b.proven(); b.n == 0 {
 		return nil
 	}
-	err := l.attempt(ctx, b)
-	f := asFailure(err)
-	switch {
-	case err == nil:
-		return nil
-	case f == nil || f.class != ClassPoison && f.class != ClassHandler:
-		return l.commit(ctx, b) // not about the message: as for any batch
+	f := met
+	if met == nil || met.at > 0 && !l.retries(b, met) {
+		err := l.attempt(ctx, b)
+		f = asFailure(err)
+		switch {
+		case err == nil:
+			return nil
+		case f == nil || f.class != ClassPoison && f.class != ClassHandler:
+			return l.commit(ctx, b) // not about the message: as for any batch
+		}
+		tell2(l.cfg.Observe.Error, f.class, f.err)
 	}
-	var it *Item
-	b.each(func(_ int, i *Item) { it = i })
-	p := l.parts[semel.Partition{Topic: it.Topic, Number: it.Partition}]
+	it, p := l.only(b)
+	retries := l.retries(b, f)
 	if p.trouble.offset != it.Offset || p.trouble.attempts == 0 {
 		p.trouble = trouble{offset: it.Offset}
 	}
 	p.trouble.attempts++
-	tell2(l.cfg.Observe.Error, f.class, f.err)
-	if semel.Retryable(f.err) && p.trouble.attempts < l.cfg.attempts(f.class) {
+	if retries {
 		wait := backoff(l.cfg.OnError.Backoff, l.cfg.OnError.MaxBackoff, p.trouble.attempts)
 		var after *semel.RetryAfterError
 		if errors.As(f.err, &after) {
@@ -368,6 +375,23 @@ func (l *lane[T]) alone(ctx context.Context, b batch) error {
 		}
 	}
 	return nil
+}
+
+// only is the one message of a batch, and its partition.
+func (l *lane[T]) only(b batch) (it *Item, p *part) {
+	b.each(func(_ int, i *Item) { it = i })
+	return it, l.parts[it.Position().Log]
+}
+
+// retries says whether the failure of a single message is followed by another
+// attempt.
+func (l *lane[T]) retries(b batch, f *failure) bool {
+	it, p := l.only(b)
+	n := 1
+	if p.trouble.offset == it.Offset {
+		n += p.trouble.attempts
+	}
+	return semel.Retryable(f.err) && n < l.cfg.attempts(f.class)
 }
 
 // buriedError is an error as a dead letter keeps it.
