@@ -196,6 +196,8 @@ func (l *lane[T]) introduced(ws []Witness) (bool, error) {
 // somebody deleted it) is signed again by who is about to claim it; its owner's
 // acks would meet anybody else's signature.
 func (l *lane[T]) introduce(ctx context.Context, topic string, mine ...*part) error {
+	ctx, cancel := l.soon(ctx)
+	defer cancel()
 	j := l.judge()
 	_, err := l.cfg.Store.Introduce(ctx, topic, func(known []Row) ([]Row, []Event, error) {
 		ws, err := l.cfg.Source.Witness(ctx, []string{topic})
@@ -245,6 +247,8 @@ func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
 	owner.Member, owner.Instance = l.cfg.Source.Member()
 	owner.At = time.Now().UTC()
 	claim := func(decide func(Row, Witness) (Row, []Event, error)) (Row, Row, error) {
+		ctx, cancel := l.soon(ctx)
+		defer cancel()
 		var before Row
 		row, err := l.cfg.Store.Claim(ctx, p.Partition, owner, func(r Row) (Row, []Event, error) {
 			before = r

@@ -270,6 +270,8 @@ func (l *lane[T]) look(ctx context.Context) error {
 		}
 		part.moved = false
 	}
+	ctx, cancel := l.soon(ctx)
+	defer cancel()
 	look, err := l.cfg.Store.Look(ctx, ps)
 	if err != nil {
 		return err
@@ -375,7 +377,9 @@ func (l *lane[T]) wait(ctx context.Context, err error, what string) error {
 	l.setState(StateOutage, what+": "+err.Error())
 	pause := backoff(50*time.Millisecond, 2*time.Second, l.outage.tries)
 	for _, p := range l.parts {
-		p.due.at = now.Add(pause)
+		if until := now.Add(pause); p.due.at.Before(until) { // it may wait longer, for a retry
+			p.due.at = until
+		}
 	}
 	if what == "database" && !l.outage.left && now.Sub(l.outage.since) > l.cfg.CutOff {
 		l.log.Warn("no database for too long: leaving the group, so that a member that has one can take over")
@@ -398,8 +402,19 @@ func (l *lane[T]) wait(ctx context.Context, err error, what string) error {
 	return nil
 }
 
+// soon bounds a call of the store. A host that is gone says nothing, and a network
+// that drops what is sent to it lets a connection wait for a quarter of an hour,
+// while the group's heartbeats go on and nobody else gets the partitions. Calls
+// that only the server's work can make long have half the time that an outage may
+// last.
+func (l *lane[T]) soon(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, l.cfg.CutOff/2)
+}
+
 // comeBack asks for the database from outside the group.
 func (l *lane[T]) comeBack(ctx context.Context) error {
+	ctx, cancel := l.soon(ctx)
+	defer cancel()
 	if _, err := l.cfg.Store.Look(ctx, nil); err != nil {
 		return err
 	}
@@ -412,6 +427,8 @@ func (l *lane[T]) forget(ctx context.Context) error {
 	if l.cfg.Memory != MemoryInbox || time.Since(l.forgot) < time.Minute {
 		return nil
 	}
+	ctx, cancel := l.soon(ctx)
+	defer cancel()
 	more, err := l.cfg.Store.Forget(ctx)
 	if err != nil {
 		return err

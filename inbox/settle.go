@@ -424,7 +424,11 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 	}
 	todo := l.sort(b)
 	// Fence first, so that no effect precedes the check.
-	tx, err := l.cfg.Store.Begin(ctx, spans)
+	beginning, cancel := context.WithCancel(ctx) // lasts as long as the transaction
+	defer cancel()
+	late := time.AfterFunc(l.cfg.CutOff/2, cancel)
+	tx, err := l.cfg.Store.Begin(beginning, spans)
+	late.Stop()
 	if err != nil {
 		var fenced *FencedError
 		if errors.As(err, &fenced) {
@@ -480,7 +484,9 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 	for i, s := range b.stretches {
 		settled[i] = Settled{Span: spans[i], Accounts: s.accounts()}
 	}
-	if err := tx.Commit(ctx, settled); err != nil {
+	committing, cancel := context.WithTimeout(ctx, l.cfg.CutOff)
+	defer cancel()
+	if err := tx.Commit(committing, settled); err != nil {
 		return fail(err, -1)
 	}
 	l.limit = marks
