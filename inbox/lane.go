@@ -148,10 +148,7 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 	if err := l.settle(ctx, d.Runs); err != nil {
 		return err
 	}
-	if len(d.Runs) == 0 {
-		return l.forget(ctx)
-	}
-	return nil
+	return l.forget(ctx)
 }
 
 // giveBack is for what was polled and not looked at: it is read again. (Else it
@@ -422,10 +419,16 @@ func (l *lane[T]) comeBack(ctx context.Context) error {
 	return nil
 }
 
-// forget lets the inbox drop what its window no longer covers.
+// forget lets the inbox drop what its window no longer covers, unless messages
+// wait: they were sent while what they repeat was still remembered.
 func (l *lane[T]) forget(ctx context.Context) error {
-	if l.cfg.Memory != MemoryInbox || time.Since(l.forgot) < time.Minute {
+	if l.cfg.Memory != MemoryInbox || time.Since(l.forgot) < time.Minute || len(l.parts) == 0 {
 		return nil
+	}
+	for _, p := range l.parts {
+		if !p.proven || p.next < p.end {
+			return nil
+		}
 	}
 	ctx, cancel := l.soon(ctx)
 	defer cancel()
