@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"testing"
 	"time"
@@ -84,10 +85,13 @@ func (p *process) stop(t *testing.T) {
 	}
 }
 
+// patience is how long a fact may take; tests that are meant to fail need less.
+var patience = flag.Duration("patience", 10*time.Second, "how long to wait for a fact")
+
 // until waits for a fact.
 func until(t *testing.T, what string, fact func() bool) {
 	t.Helper()
-	end := time.Now().Add(10 * time.Second)
+	end := time.Now().Add(*patience)
 	for !fact() {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
@@ -99,7 +103,7 @@ func until(t *testing.T, what string, fact func() bool) {
 // settledTo waits for the watermarks.
 func (w *world) settledTo(marks ...int64) {
 	w.t.Helper()
-	end := time.Now().Add(10 * time.Second)
+	end := time.Now().Add(*patience)
 	for {
 		rows := w.db.Rows(consumer)
 		ok := len(rows) == len(marks)

@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -322,4 +323,278 @@ func TestBrokerOutageGivesBackWhatWasPolled(t *testing.T) {
 	if !s.fired.Load() {
 		t.Error("the fault never fired")
 	}
+}
+
+// bothFenced fences p0 the first time that a batch holds both partitions.
+type bothFenced struct {
+	*inboxtest.Store
+	fired atomic.Bool
+}
+
+func (s *bothFenced) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[*inboxtest.Tx], error) {
+	if len(spans) == 2 && s.fired.CompareAndSwap(false, true) {
+		return nil, &inbox.FencedError{Mismatches: []inbox.Mismatch{{Partition: spans[0].Partition, From: spans[0].From}}}
+	}
+	return s.Store.Begin(ctx, spans)
+}
+
+// A3: a batch over p0 and p1 is rolled back because p0 is fenced. p1 is read again
+// from its row, whether more arrives there or not; the next run alone would start
+// higher, and since holes are legal nobody would see what is missing.
+func TestFencedPartitionTakesTheWholeBatchBack(t *testing.T) {
+	for _, more := range []bool{true, false} {
+		t.Run(fmt.Sprintf("more arrives=%v", more), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			keys := append(w.send(0, 0, 10), w.send(1, 0, 10)...)
+			s := &bothFenced{Store: w.db.NewStore()}
+			w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+				c.Store = s
+				c.Memory = inbox.MemoryPosition
+				c.Observe.Fenced = func(inbox.Mismatch) {
+					if more {
+						keys = append(keys, w.send(1, 10, 20)...)
+					}
+				}
+			})
+			if more {
+				w.settledTo(10, 20)
+			} else {
+				w.settledTo(10, 10)
+			}
+			if !s.fired.Load() {
+				t.Error("the fault never fired")
+			}
+			w.wantOnce(keys...)
+		})
+	}
+}
+
+// forger answers one Poll with a run of its own making.
+type forger struct {
+	*inboxtest.Source
+	forge func(*inbox.Run) // changes the first run that it likes
+	fired atomic.Bool
+}
+
+func (s *forger) Poll(ctx context.Context, n int) (inbox.Delivery, error) {
+	d, err := s.Source.Poll(ctx, n)
+	for i := range d.Runs {
+		if d.Runs[i].From >= 10 && s.fired.CompareAndSwap(false, true) {
+			s.forge(&d.Runs[i])
+		}
+	}
+	return d, err
+}
+
+// V3 and A3 from the other side: a run that doesn't continue the watermark, of a
+// source that missed a seek, is thrown away, whether it begins too early or too
+// late, or in another incarnation of the topic.
+func TestRunThatDoesNotContinueTheWatermarkIsThrownAway(t *testing.T) {
+	for name, forge := range map[string]func(*inbox.Run){
+		"too early": func(r *inbox.Run) { r.From -= 5; r.Messages = append(r.Messages[:0:0], r.Messages...) },
+		"too late":  func(r *inbox.Run) { r.From += 5; r.Messages = r.Messages[5:] },
+		"too early, with what was settled": func(r *inbox.Run) {
+			for i := range r.Messages {
+				r.Messages[i].Offset -= 10
+				r.Messages[i].Key = []byte(fmt.Sprint("p0-", r.Messages[i].Offset))
+			}
+			r.From, r.To = r.From-10, r.To-10
+		},
+		"of another topic": func(r *inbox.Run) { r.TopicID[0]++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			keys := w.send(0, 0, 10)
+			s := &forger{Source: w.b.NewSource(consumer, inboxtest.StartGroup, "t"), forge: forge}
+			w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Source, c.Memory = s, inbox.MemoryPosition })
+			w.settledTo(10)
+			// in one piece, so that it is one run
+			var ms []semel.Message
+			for i := 10; i < 20; i++ {
+				k := fmt.Sprint("p0-", i)
+				ms, keys = append(ms, message(0, k, k)), append(keys, k)
+			}
+			w.b.Send(ms...)
+			until(t, "the fault fires", s.fired.Load)
+			w.settledTo(20)
+			w.wantOnce(keys...)
+		})
+	}
+}
+
+// The first claim fixes the start of all partitions: only what appears later is
+// new and starts at its beginning.
+func TestFirstClaimFixesTheStartOfAllPartitions(t *testing.T) {
+	w := newWorld(t, 3)
+	for p := range 3 {
+		w.send(p, 0, 5)
+	}
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Source = w.b.NewSource(consumer, inboxtest.StartLatest, "t") })
+	w.settledTo(5, 5, 5)
+	keys := w.send(2, 5, 8)
+	w.settledTo(5, 5, 8)
+	w.wantOnce(keys...)
+}
+
+// ackWatch compares each ack with the rows of the moment.
+type ackWatch struct {
+	*inboxtest.Source
+	w     *world
+	early atomic.Int64
+}
+
+func (s *ackWatch) Ack(acks []inbox.Ack) {
+	rows := s.w.db.Rows(consumer)
+	for _, a := range acks {
+		if a.Next > rows[a.Number].Next {
+			s.early.Add(1)
+		}
+	}
+	s.Source.Ack(acks)
+}
+
+// With signed acks an early ack loses nothing, but lag displays lie and a second
+// witness is no witness.
+func TestAckNeverPassesTheWatermark(t *testing.T) {
+	w := newWorld(t, 2)
+	keys := append(w.send(0, 0, 100), w.send(1, 0, 100)...)
+	s := &ackWatch{Source: w.b.NewSource(consumer, inboxtest.StartGroup, "t"), w: w}
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Source, c.Batch.Messages = s, 7 })
+	w.settledTo(100, 100)
+	w.wantOnce(keys...)
+	if n := s.early.Load(); n > 0 {
+		t.Errorf("%d acks above the watermark", n)
+	}
+}
+
+// A statement fails and the handler doesn't tell: the message is buried, never
+// settled as applied.
+func TestSwallowedFailureIsBuried(t *testing.T) {
+	w := newWorld(t, 1)
+	w.b.Send(message(0, "a", "a"), message(0, "b", "b"))
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+		c.OnError.Attempts = 1
+		c.Handler = func(ctx context.Context, tx *inboxtest.Tx, m semel.Message) error {
+			if string(m.Key) == "a" {
+				_ = tx.Refuse()
+				return nil
+			}
+			return count(ctx, tx, m)
+		}
+	})
+	w.settledTo(2)
+	w.wantOnce("b")
+	if ls := w.db.Letters(); len(ls) != 1 || ls[0].Message.Offset != 0 {
+		t.Errorf("letters: %+v", ls)
+	}
+}
+
+// V2: a group that was deleted, or a consumer that moved to a group of another
+// name, begins its generations again; the claim's own generation goes on.
+func TestConsumerMovesToAnotherGroup(t *testing.T) {
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 10)
+	for range 3 {
+		p := w.start()
+		w.settledTo(10)
+		p.stop(t)
+	}
+	keys = append(keys, w.send(0, 10, 20)...)
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Source = w.b.NewSource("another", inboxtest.StartGroup, "t") })
+	w.settledTo(20)
+	w.wantOnce(keys...)
+}
+
+// V4: the log is cut, the row lowered and read anew up to where it was; then the
+// database goes back to before. The row stands at the same place, but not under
+// the same token, and is proved again.
+func TestDatabaseThatGoesBackOverACutIsHealed(t *testing.T) {
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 3)
+	w.start()
+	w.settledTo(3)
+	before := w.db.Snapshot()
+	w.b.Cut(p0, 1)
+	again := w.send(0, 10, 12)
+	w.settledTo(3)
+	until(t, "the new messages took effect", func() bool { return len(w.db.Values()) == 5 })
+	w.db.Restore(before)
+	until(t, "they took effect again", func() bool { return len(w.db.Values()) == 5 })
+	w.settledTo(3)
+	w.wantOnce(append(keys, again...)...)
+}
+
+// deadConnection loses its connection in its first COMMIT, and the server doesn't
+// notice: the transaction stays open and holds the row.
+type deadConnection struct {
+	*inboxtest.Store
+	fired atomic.Bool
+}
+
+func (s *deadConnection) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[*inboxtest.Tx], error) {
+	tx, err := s.Store.Begin(ctx, spans)
+	if err == nil && s.fired.CompareAndSwap(false, true) {
+		tx = hangingTx{tx}
+	}
+	return tx, err
+}
+
+type hangingTx struct{ inbox.Tx[*inboxtest.Tx] }
+
+func (hangingTx) Commit(context.Context, []inbox.Settled) error { return inboxtest.ErrDown }
+func (hangingTx) Rollback(context.Context)                      {}
+
+// V5: who waits for a row that its own dead session holds claims again, and the
+// claim ends that session.
+func TestOwnDeadSessionIsEndedByAClaim(t *testing.T) {
+	w := newWorld(t, 1)
+	w.db.LockTimeout = 20 * time.Millisecond
+	keys := w.send(0, 0, 10)
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Store = &deadConnection{Store: w.db.NewStore()} })
+	w.settledTo(10)
+	w.wantOnce(keys...)
+}
+
+// A COMMIT that was lost before it arrived looks like one whose answer was lost.
+func TestCommitThatNeverArrivedIsMadeUpFor(t *testing.T) {
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 50)
+	s := &losingStore{Store: w.db.NewStore()}
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+		c.Store, c.Memory, c.Batch.Messages = s, inbox.MemoryPosition, 5
+	})
+	w.settledTo(50)
+	w.wantOnce(keys...)
+	if s.n.Load() < 5 {
+		t.Errorf("the fault fired %d times", s.n.Load())
+	}
+}
+
+// losingStore loses every second COMMIT before it arrives.
+type losingStore struct {
+	*inboxtest.Store
+	n atomic.Int64
+}
+
+func (s *losingStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[*inboxtest.Tx], error) {
+	tx, err := s.Store.Begin(ctx, spans)
+	if err != nil {
+		return nil, err
+	}
+	return losingTx{tx, s}, nil
+}
+
+type losingTx struct {
+	inbox.Tx[*inboxtest.Tx]
+	s *losingStore
+}
+
+func (t losingTx) Commit(ctx context.Context, settled []inbox.Settled) error {
+	if t.s.n.Add(1)%2 == 1 {
+		t.Tx.Rollback(ctx)
+		return inboxtest.ErrUnanswered()
+	}
+	return t.Tx.Commit(ctx, settled)
 }
