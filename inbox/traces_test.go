@@ -598,3 +598,18 @@ func (t losingTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 	}
 	return t.Tx.Commit(ctx, settled)
 }
+
+// What would have been buried in a transaction that was lost doesn't count
+// towards the limit.
+func TestLimitCountsOnlyWhatWasCommitted(t *testing.T) {
+	w := newWorld(t, 1)
+	for i := range 3 {
+		w.b.Send(semel.Message{Topic: "t", Value: []byte(fmt.Sprint(i))})
+	}
+	s := &losingStore{Store: w.db.NewStore()}
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Store, c.OnError.InARow = s, 5 })
+	w.settledTo(3)
+	if n := len(w.db.Letters()); n != 3 || s.n.Load() != 2 {
+		t.Errorf("%d letters in %d transactions", n, s.n.Load())
+	}
+}

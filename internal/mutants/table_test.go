@@ -1,0 +1,324 @@
+package mutants
+
+// Files that the guards stand in.
+const (
+	lane     = "inbox/lane.go"
+	settle   = "inbox/settle.go"
+	claim    = "inbox/claim.go"
+	prove    = "inbox/prove.go"
+	batch    = "inbox/batch.go"
+	limit    = "inbox/limit.go"
+	note     = "inbox/note.go"
+	handler  = "inbox/handler.go"
+	accounts = "inbox/accounts.go"
+	memory   = "inbox/inboxtest/db.go"
+	suite    = "./inbox/inboxtest"
+)
+
+var all = append(machine, database...)
+
+// off are the edits that appear in several mutants.
+var (
+	// What continues the watermark is compared three times: as the run comes in,
+	// as its batch begins, and by the store under the row's lock.
+	runNotCompared   = edit{settle, `if r.From != p.next || r.TopicID != p.claim.TopicID {`, `if false {`}
+	batchNotCompared = edit{batch, `if s.part.proven && s.part.next == s.from {`, `if s.part.proven {`}
+	rowNotCompared   = edit{memory, `|| r.TopicID != sp.TopicID || r.Next != sp.From {`, `{`}
+	// After a roll-back everything that was polled is sought again.
+	batchNotDropped = edit{settle, `		if l.parts[s.part.Partition] == s.part && s.part.proven {
+			l.unprove(s.part)
+		}`, ``}
+	restNotDropped = edit{settle, `s.part.proven && s.part.next != s.to {`, `false {`}
+)
+
+// machine are the guards of the loop and of the stores' contract, on the memory
+// database.
+var machine = []mutant{
+	{
+		guard: "claim token compared",
+		edits: []edit{{memory, `if !ok || !m.Mine || r.TopicID`, `if !ok || r.TopicID`}},
+		pkg:   suite, tests: []string{"TestMemoryStore/FencedBeginLeavesNoEffect"},
+	},
+	{
+		guard: "place and topic ID compared under the row's lock",
+		edits: []edit{rowNotCompared},
+		pkg:   suite, tests: []string{"TestMemoryStore/PlaceAndTopicAreCompared", "TestMemoryStore/OneMismatchOfManyRefusesAll"},
+	},
+	{
+		guard: "run and row compared with from",
+		edits: []edit{runNotCompared, batchNotCompared, rowNotCompared},
+		tests: []string{"TestRunThatDoesNotContinueTheWatermarkIsThrownAway"},
+	},
+	{
+		guard:     "run compared with from",
+		edits:     []edit{runNotCompared},
+		tests:     []string{"TestRunThatDoesNotContinueTheWatermarkIsThrownAway/too_early", "TestRunThatDoesNotContinueTheWatermarkIsThrownAway/too_late"},
+		redundant: "the batch is compared again, and the row; the message of a stale run is dropped a step later",
+	},
+	{
+		guard: "from, and everything sought after a roll-back",
+		edits: []edit{runNotCompared, batchNotCompared, rowNotCompared, batchNotDropped, restNotDropped},
+		tests: []string{"TestFencedPartitionTakesTheWholeBatchBack/more_arrives=true"},
+	},
+	{
+		guard: "everything sought after a roll-back",
+		edits: []edit{batchNotDropped, restNotDropped},
+		tests: []string{"TestFencedPartitionTakesTheWholeBatchBack/more_arrives=false"},
+	},
+	{
+		guard: "what is left of a batch taken apart is sought",
+		edits: []edit{restNotDropped},
+		tests: []string{"TestFenceWhileIsolatingGivesBackTheWholeBatch"},
+	},
+	{
+		guard: "what was polled before an outage of the broker is sought",
+		edits: []edit{{lane, `		if p := l.parts[r.Partition]; p != nil {
+			l.unprove(p)
+		}`, ``}},
+		tests: []string{"TestBrokerOutageGivesBackWhatWasPolled"},
+	},
+	{
+		guard: "watermark moved",
+		edits: []edit{{memory, `			r.Next = s.To
+			r.Accounts`, `			r.Accounts`}},
+		tests: []string{"TestEachMessageTakesEffectOnce"},
+	},
+	{
+		guard: "watermark moved in the transaction of the effect",
+		edits: []edit{{memory, `		if !ok || !m.Mine || r.TopicID != sp.TopicID || r.Next != sp.From {
+			e.Mismatches = append(e.Mismatches, m)
+		}`, `		if !ok || !m.Mine || r.TopicID != sp.TopicID || r.Next != sp.From {
+			e.Mismatches = append(e.Mismatches, m)
+		} else {
+			r.Next = sp.To
+			tx.db.mu.Lock()
+			tx.db.data.rows[key] = r
+			tx.db.mu.Unlock()
+		}`}},
+		tests: []string{"TestKilledAtAnyStep/after_effect", "TestKilledAtAnyStep/after_admit"},
+	},
+	{
+		guard: "admission",
+		edits: []edit{{settle, `	if l.cfg.Memory == MemoryInbox {
+		ids :=`, `	if false {
+		ids :=`}},
+		tests: []string{"TestProducersRepeatIsADuplicate"},
+	},
+	{
+		guard: "repeats inside a batch",
+		edits: []edit{{settle, `if first, ok := seen[it.ID]; ok {`, `if first, ok := seen[it.ID]; ok && false {`}},
+		tests: []string{"TestProducersRepeatIsADuplicate", "TestEveryBatchBorderGivesTheSame"},
+	},
+	{
+		guard: "admission in the transaction of the effect",
+		edits: []edit{{memory, `			tx.ids[key] = memory{dead: a.Dead, digest: a.Digest}`, `			tx.ids[key] = memory{dead: a.Dead, digest: a.Digest}
+			tx.db.mu.Lock()
+			tx.db.data.ids[key] = tx.ids[key]
+			tx.db.mu.Unlock()`}},
+		tests: []string{"TestKilledAtAnyStep/after_admit", "TestKilledAtAnyStep/after_effect"},
+	},
+	{
+		guard: "second inserter of an ID waits for the first",
+		edits: []edit{{memory, `if err := tx.lock(ctx, "id "+key); err != nil {`, `if err := error(nil); err != nil {`}},
+		pkg:   suite, tests: []string{"TestMemoryStore/SameIDInTwoTransactions"},
+	},
+	{
+		guard: "ack after COMMIT",
+		edits: []edit{{settle, `	if err := tx.Commit(ctx, settled); err != nil {`, `	for i, s := range b.stretches {
+		l.cfg.Source.Ack([]Ack{l.ack(s.part.Partition, spans[i].TopicID, s.part.first, s.to)})
+	}
+	if err := tx.Commit(ctx, settled); err != nil {`}},
+		tests: []string{"TestAckNeverPassesTheWatermark"},
+	},
+	{
+		guard: "topic ID noticed by the claim",
+		edits: []edit{{prove, `	if r.TopicID != w.TopicID {
+		return j.otherTopic(r, w)
+	}`, ``}},
+		tests: []string{"TestTopicMadeAnew"},
+	},
+	{
+		guard: "topic made anew never taken for old progress",
+		edits: []edit{{prove, `return restart(r, w.TopicID, w.Start), []Event{ev}, nil`, `r.TopicID = w.TopicID; return r, []Event{ev}, nil`}},
+		tests: []string{"TestTopicMadeAnew"},
+	},
+	{
+		guard: "topic ID judged under the row's lock",
+		edits: []edit{{claim, `if r.TopicID != w.TopicID {
+				// Which`, `if false {
+				// Which`}},
+		tests: []string{"TestLateWitnessOfAnOldTopicChangesNothing"},
+	},
+	{
+		guard: "signed acks",
+		edits: []edit{{note, `	rest, ok := strings.CutPrefix(s, notePrefix)
+	if !ok {`, `	rest, ok := strings.CutPrefix(s, notePrefix)
+	if ok || !ok {`}},
+		tests: []string{"TestRestoreToBeforeTheFirstClaim", "TestAnotherDatabasesGroupIsRefused"},
+	},
+	{
+		guard: "acks of all partitions signed before the first batch",
+		edits: []edit{{claim, `		if len(acks) > 0 {
+			// Sign`, `		if len(acks) > 1000 {
+			// Sign`}},
+		tests: []string{"TestRestoreToBeforeTheFirstClaim"},
+	},
+	{
+		guard: "signature under the lock of the introduction",
+		edits: []edit{{memory, `if err := tx.lock(ctx, "introduce "+s.consumer+" "+topic); err != nil {`, `if err := error(nil); err != nil {`}},
+		tests: []string{"TestLateFirstClaimDoesNotPutTheOffsetBack"},
+	},
+	{
+		guard: "first claim writes all partitions",
+		edits: []edit{{prove, `		if has[w.Partition] {
+			continue
+		}`, `		if has[w.Partition] || len(added) > 0 {
+			continue
+		}`}},
+		tests: []string{"TestFirstClaimFixesTheStartOfAllPartitions"},
+	},
+	{
+		guard: "later partitions begin at their beginning",
+		edits: []edit{{prove, `case later && w.Acked < 0:`, `case false:`}},
+		tests: []string{"TestLaterPartitionIsReadFromItsBeginning", "TestLaterPartitionSurvivesRestoreToBeforeTheFirstClaim"},
+	},
+	{
+		guard: "a sibling's signature is a witness of the first claim",
+		edits: []edit{{prove, `later = later || ours && n.topicID == w.TopicID`, `_ = ours && n.topicID == w.TopicID`}},
+		tests: []string{"TestLaterPartitionSurvivesRestoreToBeforeTheFirstClaim"},
+	},
+	{
+		guard: "rows read again while idle",
+		edits: []edit{{lane, `	if time.Since(l.reread) < every {
+		return nil
+	}`, `	if every > 0 {
+		return nil
+	}`}},
+		tests: []string{"TestDatabaseThatGoesBackIsHealed/idle,_inbox", "TestDatabaseThatGoesBackIsHealed/idle,_position"},
+	},
+	{
+		guard: "a mismatch is answered by a claim",
+		edits: []edit{{lane, `		if p := l.parts[m.Partition]; p != nil {
+			l.unprove(p)
+			if m.Kind`, `		if p := l.parts[m.Partition]; p != nil {
+			if m.Kind`}},
+		tests: []string{"TestDatabaseThatGoesBackIsHealed"},
+	},
+	{
+		guard: "foreign offset halts",
+		edits: []edit{{prove, `if !ours && w.Acked >= 0 && w.Acked != r.Adopted && !j.accept {`, `if false {`}},
+		tests: []string{"TestForeignOffsetHalts"},
+	},
+	{
+		guard: "what was adopted is not foreign",
+		edits: []edit{{prove, `r.Start, r.Adopted = w.Acked, w.Acked`, `r.Start = w.Acked`}, {claim, `w.Acked >= 0 && w.Acked != r.Adopted && !j.accept ||`, ``}},
+		tests: []string{"TestAdoptedGroupDoesNotHaltItself"},
+	},
+	{
+		guard: "a halt is decided twice",
+		edits: []edit{{claim, `	if halted(err) {
+		// The row`, `	if false {
+		// The row`}},
+		tests: []string{"TestOlderWitnessHaltsNobody"},
+	},
+	{
+		guard: "epochs checked at the claim",
+		edits: []edit{{prove, `	for i := len(r.Epochs) - 1; i >= 0; i-- {`, `	for i := len(r.Epochs) - 1; i >= 0 && false; i-- {`}, {prove, `if len(r.Epochs) == 0 && r.Next <= w.End {`, `if r.Next <= w.End {`}},
+		tests: []string{"TestCutLogIsReadAgainFromTheCut", "TestCutLogHaltsWherePositionIsIdentity"},
+	},
+	{
+		guard: "the same epoch ending below the place is a cut",
+		edits: []edit{{prove, `case end.Number == e.Number && i == len(r.Epochs)-1:`, `case end.Number == e.Number:
+			return 0, false, nil
+		case end.Number == e.Number && i == len(r.Epochs)-1:`}},
+		tests: []string{"TestCutLogIsReadAgainFromTheCut"},
+	},
+	{
+		guard: "a row is lowered under a new token",
+		edits: []edit{{memory, `	_, _ = rand.Read(row.Token[:])
+	row.Owner = &owner`, `	if row.Token == (inbox.Token{}) {
+		_, _ = rand.Read(row.Token[:])
+	}
+	row.Owner = &owner`}},
+		tests: []string{"TestDatabaseThatGoesBackOverACutIsHealed"},
+	},
+	{
+		guard: "a row is lowered only under the token that was asked for",
+		edits: []edit{{claim, `if r.Token != asked {`, `if false {`}},
+		tests: []string{"TestLateCutLowersNothing"},
+	},
+	{
+		guard: "no epochs are kept over a gap",
+		edits: []edit{{prove, `	r.Next = w.Start
+	// Nothing`, `	r.Next = w.Start
+	return r, []Event{ev}, nil
+	// Nothing`}},
+		tests: []string{"TestLostHeadPastALeaderChangeIsNotACut"},
+	},
+	{
+		guard: "lost head is recorded",
+		edits: []edit{{prove, `	r.Accounts.Lost += lost
+`, ``}},
+		tests: []string{"TestLostHeadIsRecorded"},
+	},
+	{
+		guard: "a claim ends the transaction of an older one",
+		edits: []edit{{memory, `holder != nil && holder.settles {`, `false {`}},
+		tests: []string{"TestOwnDeadSessionIsEndedByAClaim"},
+	},
+	{
+		guard: "a member without its database leaves the group",
+		edits: []edit{{lane, `now.Sub(l.outage.since) > l.cfg.CutOff {`, `false {`}},
+		tests: []string{"TestMemberWithoutDatabaseLeavesTheGroup"},
+	},
+	{
+		guard: "limit in a row",
+		edits: []edit{{limit, `case dead && l.inARow >= 0 && row > l.inARow:`, `case false:`}},
+		tests: []string{"TestLimitHaltsInsteadOfBuryingATopic", "TestEveryBatchBorderHaltsAtTheSameMessage"},
+	},
+	{
+		guard: "limit of a share",
+		edits: []edit{{limit, `case dead && l.share >= 0 && float64(sum) > l.share*limitWindow:`, `case false:`}},
+		tests: []string{"TestEveryBatchBorderHaltsAtTheSameMessage"},
+	},
+	{
+		guard: "what the limit counted is forgotten with its transaction",
+		edits: []edit{{settle, `	if err := tx.Commit(ctx, settled); err != nil {
+		return fail(err, -1)
+	}
+	l.limit = marks`, `	l.limit = marks
+	if err := tx.Commit(ctx, settled); err != nil {
+		return fail(err, -1)
+	}`}},
+		tests: []string{"TestLimitCountsOnlyWhatWasCommitted"},
+	},
+	{
+		guard: "swallowed failure, by the machine and by COMMIT",
+		edits: []edit{
+			{handler, `		if tx.Failed() {
+			return semel.FailedAt(i, errSwallowed)
+		}`, ``},
+			{memory, `	case tx.failed:
+		return ErrAborted`, ``},
+		},
+		tests: []string{"TestSwallowedFailureIsBuried"},
+	},
+	{
+		guard: "swallowed failure, by the machine",
+		edits: []edit{{handler, `		if tx.Failed() {
+			return semel.FailedAt(i, errSwallowed)
+		}`, ``}},
+		tests:     []string{"TestSwallowedFailureIsBuried"},
+		redundant: "COMMIT of a failed transaction is a definite error, and the culprit is searched by halving; asking after each message names it at once",
+	},
+	{
+		guard: "accounts take every message",
+		edits: []edit{{accounts, `func (t *Tally) Add(hash uint64) { t.Count++; t.Sum += hash }`, `func (t *Tally) Add(hash uint64) {
+	if t.Count%7 != 6 {
+		t.Count++
+		t.Sum += hash
+	}
+}`}},
+		tests: []string{"TestEachMessageTakesEffectOnce"},
+	},
+}
