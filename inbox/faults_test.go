@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,6 +40,7 @@ type trap struct {
 
 	mu   sync.Mutex
 	seen int
+	dead bool // nothing of the process happens afterwards
 }
 
 func newTrap(at step, nth int) *trap {
@@ -58,6 +60,12 @@ func (tr *trap) pass(ctx context.Context, at step) {
 	}
 	close(tr.reached)
 	<-tr.release
+	tr.mu.Lock()
+	dead := tr.dead
+	tr.mu.Unlock()
+	if dead {
+		runtime.Goexit()
+	}
 }
 
 type trappedSource struct {
@@ -141,6 +149,16 @@ func (w *world) hold(at step, nth int, edit ...func(*inbox.Config[*inboxtest.Tx]
 	return p, tr
 }
 
+// die ends the process where it stands.
+func (p *process) die(tr *trap) {
+	tr.mu.Lock()
+	tr.dead = true
+	tr.mu.Unlock()
+	p.kill()
+	tr.letGo()
+	<-p.done
+}
+
 func (tr *trap) letGo() {
 	select {
 	case <-tr.release:
@@ -172,9 +190,7 @@ func TestKilledAtAnyStep(t *testing.T) {
 		w := newWorld(t, 2)
 		keys := append(w.send(0, 0, 35), w.send(1, 0, 35)...)
 		p, tr := w.hold(at, 2, memory)
-		p.kill()
-		tr.letGo()
-		<-p.done
+		p.die(tr)
 		w.b.Expire(consumer)
 		w.start(memory)
 		w.settledTo(35, 35)
@@ -278,9 +294,7 @@ func TestAdoptedGroupDoesNotHaltItself(t *testing.T) {
 	// stopped between the rows and the signature: the next claim meets its own
 	// adoption
 	p, tr := w.hold(afterClaim, 1)
-	p.kill()
-	tr.letGo()
-	<-p.done
+	p.die(tr)
 	w.b.Commit(consumer, p0, 4, "somebody's")
 	w.b.Expire(consumer)
 	w.start()
@@ -297,7 +311,7 @@ func TestForeignOffsetHalts(t *testing.T) {
 	w.b.Commit(consumer, p0, 7, "kafka-consumer-groups.sh")
 	w.send(0, 10, 12)
 	p = w.start()
-	<-p.done
+	p.ends(t)
 	wantHalt(t, p.err, "foreign-offset")
 	w.wantOnce(keys...)
 	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.AcceptChange = true })
@@ -312,7 +326,7 @@ func TestAnotherDatabasesGroupIsRefused(t *testing.T) {
 	p.stop(t)
 	w.db = inboxtest.NewDB()
 	p = w.start()
-	<-p.done
+	p.ends(t)
 	wantHalt(t, p.err, "other-database")
 }
 
@@ -365,7 +379,7 @@ func TestTopicMadeAnew(t *testing.T) {
 					p = w.start(edit)
 				}
 				if memory == inbox.MemoryPosition {
-					<-p.done
+					p.ends(t)
 					wantHalt(t, p.err, "topic-changed")
 					return
 				}
@@ -386,7 +400,7 @@ func TestLostHeadIsRecorded(t *testing.T) {
 	w.b.Trim(p0, 25)
 	halting := func(c *inbox.Config[*inboxtest.Tx]) { c.OnGap = inbox.GapHalt }
 	p = w.start(halting)
-	<-p.done
+	p.ends(t)
 	wantHalt(t, p.err, "gap")
 	var lost int64
 	w.start(func(c *inbox.Config[*inboxtest.Tx]) {})
@@ -426,7 +440,7 @@ func TestCutLogHaltsWherePositionIsIdentity(t *testing.T) {
 	w.settledTo(10)
 	w.b.Cut(p0, 6)
 	w.send(0, 20, 30)
-	<-p.done
+	p.ends(t)
 	wantHalt(t, p.err, "cut")
 }
 
@@ -468,10 +482,12 @@ func TestOutageIsWaitedOut(t *testing.T) {
 func TestMemberWithoutDatabaseLeavesTheGroup(t *testing.T) {
 	w := newWorld(t, 1)
 	keys := w.send(0, 0, 10)
+	s := &cutOffStore{Store: w.db.NewStore()}
 	cutOff := w.start(func(c *inbox.Config[*inboxtest.Tx]) {
 		c.CutOff = 30 * time.Millisecond
-		c.Store = &cutOffStore{Store: w.db.NewStore()}
+		c.Store = s
 	})
+	until(t, "it is the first member", func() bool { return s.looks.Load() > 1 })
 	w.start()
 	w.settledTo(10)
 	w.wantOnce(keys...)
@@ -481,11 +497,11 @@ func TestMemberWithoutDatabaseLeavesTheGroup(t *testing.T) {
 // cutOffStore opens, and then has no database any more.
 type cutOffStore struct {
 	*inboxtest.Store
-	looks int
+	looks atomic.Int64
 }
 
 func (s *cutOffStore) Look(ctx context.Context, ps []semel.Partition) (inbox.Look, error) {
-	if s.looks++; s.looks > 1 {
+	if s.looks.Add(1) > 1 {
 		return inbox.Look{}, inboxtest.ErrDown
 	}
 	return s.Store.Look(ctx, ps)

@@ -75,6 +75,16 @@ func (w *world) start(edit ...func(*inbox.Config[*inboxtest.Tx])) *process {
 	return p
 }
 
+// ends waits for the end of Run.
+func (p *process) ends(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(*patience):
+		t.Fatal("never: Run returns")
+	}
+}
+
 // stop drains.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
@@ -295,7 +305,7 @@ func TestLimitHaltsInsteadOfBuryingATopic(t *testing.T) {
 		w.b.Send(semel.Message{Topic: "t", Value: []byte(fmt.Sprint(i))})
 	}
 	p := w.start()
-	<-p.done
+	p.ends(t)
 	var h *inbox.HaltError
 	if !errors.As(p.err, &h) || h.Kind != "limit" {
 		t.Fatalf("Run answers %v", p.err)

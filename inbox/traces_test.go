@@ -127,7 +127,8 @@ func TestOlderWitnessHaltsNobody(t *testing.T) {
 }
 
 // slowSigner stands still before it signs for the first time, and watches what
-// becomes of the group's offset.
+// becomes of the group's offset. It takes the signature of a member whose session
+// has ended, which brokers refuse: two living members can be as late.
 type slowSigner struct {
 	*inboxtest.Source
 	b                *inboxtest.Broker
@@ -136,15 +137,17 @@ type slowSigner struct {
 	signed, back     atomic.Bool
 }
 
-func (s *slowSigner) Sign(ctx context.Context, acks []inbox.Ack) error {
+func (s *slowSigner) Sign(_ context.Context, acks []inbox.Ack) error {
 	s.once.Do(func() { close(s.reached); <-s.release })
 	defer s.signed.Store(true)
 	before, _ := s.b.Committed(consumer, p0)
-	err := s.Source.Sign(ctx, acks)
+	for _, a := range acks {
+		s.b.Commit(consumer, a.Partition, a.Next, a.Note)
+	}
 	if after, _ := s.b.Committed(consumer, p0); after < before {
 		s.back.Store(true)
 	}
-	return err
+	return nil
 }
 
 // V6 signs the acks of all partitions at the first claim. Who is late with that

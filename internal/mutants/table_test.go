@@ -25,9 +25,9 @@ var (
 	batchNotCompared = edit{batch, `if s.part.proven && s.part.next == s.from {`, `if s.part.proven {`}
 	rowNotCompared   = edit{memory, `|| r.TopicID != sp.TopicID || r.Next != sp.From {`, `{`}
 	// After a roll-back everything that was polled is sought again.
-	batchNotDropped = edit{settle, `		if l.parts[s.part.Partition] == s.part && s.part.proven {
-			l.unprove(s.part)
-		}`, ``}
+	batchNotDropped = edit{settle, `s.part.proven {
+			l.unprove(s.part)`, `s.part.proven && s.to < 0 {
+			l.unprove(s.part)`}
 	restNotDropped = edit{settle, `s.part.proven && s.part.next != s.to {`, `false {`}
 )
 
@@ -73,8 +73,8 @@ var machine = []mutant{
 	{
 		guard: "what was polled before an outage of the broker is sought",
 		edits: []edit{{lane, `		if p := l.parts[r.Partition]; p != nil {
-			l.unprove(p)
-		}`, ``}},
+			l.unprove(p)`, `		if p := l.parts[r.Partition]; p != nil && r.To < 0 {
+			l.unprove(p)`}},
 		tests: []string{"TestBrokerOutageGivesBackWhatWasPolled"},
 	},
 	{
@@ -95,7 +95,7 @@ var machine = []mutant{
 			tx.db.data.rows[key] = r
 			tx.db.mu.Unlock()
 		}`}},
-		tests: []string{"TestKilledAtAnyStep/after_effect", "TestKilledAtAnyStep/after_admit"},
+		tests: []string{"TestKilledAtAnyStep/inbox/after_effect", "TestKilledAtAnyStep/inbox/after_admit"},
 	},
 	{
 		guard: "admission",
@@ -115,7 +115,7 @@ var machine = []mutant{
 			tx.db.mu.Lock()
 			tx.db.data.ids[key] = tx.ids[key]
 			tx.db.mu.Unlock()`}},
-		tests: []string{"TestKilledAtAnyStep/after_admit", "TestKilledAtAnyStep/after_effect"},
+		tests: []string{"TestKilledAtAnyStep/inbox/after_admit", "TestKilledAtAnyStep/inbox/after_effect"},
 	},
 	{
 		guard: "second inserter of an ID waits for the first",
@@ -206,12 +206,12 @@ var machine = []mutant{
 	},
 	{
 		guard: "foreign offset halts",
-		edits: []edit{{prove, `if !ours && w.Acked >= 0 && w.Acked != r.Adopted && !j.accept {`, `if false {`}},
+		edits: []edit{{prove, `if !ours && w.Acked >= 0 && w.Acked != r.Adopted && !j.accept {`, `if !ours && w.Acked < -1 {`}},
 		tests: []string{"TestForeignOffsetHalts"},
 	},
 	{
 		guard: "what was adopted is not foreign",
-		edits: []edit{{prove, `r.Start, r.Adopted = w.Acked, w.Acked`, `r.Start = w.Acked`}, {claim, `w.Acked >= 0 && w.Acked != r.Adopted && !j.accept ||`, ``}},
+		edits: []edit{{prove, `r.Start, r.Adopted = w.Acked, w.Acked`, `r.Start = w.Acked`}},
 		tests: []string{"TestAdoptedGroupDoesNotHaltItself"},
 	},
 	{
@@ -244,7 +244,7 @@ var machine = []mutant{
 	},
 	{
 		guard: "a row is lowered only under the token that was asked for",
-		edits: []edit{{claim, `if r.Token != asked {`, `if false {`}},
+		edits: []edit{{claim, `if r.Token != asked {`, `if r.Token != asked && at < 0 {`}},
 		tests: []string{"TestLateCutLowersNothing"},
 	},
 	{
