@@ -59,6 +59,10 @@ test-real-data: ## real input, whole: SEMEL_REAL_DATA=folder that holds it
 	@[[ -n "$${SEMEL_REAL_DATA:-}" ]] || { echo "SEMEL_REAL_DATA is not set: the folder of flights, webhooks and hard lines" >&2; exit 1; }
 	$(with_postgres) $(GO) test -count=1 -timeout 60m -run RealData -v ./...
 
+.PHONY: mutants
+mutants: ## the code with each guard off: the tests that are named for it must fail
+	$(with_postgres) env SEMEL_MUTANTS=1 $(GO) test -count=1 -timeout 20m -parallel 4 -run Mutant ./internal/mutants
+
 .PHONY: examples
 examples: ## build and run the examples, on the embedded broker and a real PostgreSQL
 	cd examples && $(GO) vet ./...
