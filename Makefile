@@ -12,6 +12,7 @@ KAFKA_PKGS    ?= $(addsuffix /...,$(wildcard ./kafka ./cmd ./lab ./internal/daem
 POSTGRES_PKGS ?= $(addsuffix /...,$(wildcard ./postgres ./sqldb ./internal/devenv ./internal/testenv))
 
 TEST_FLAGS ?=
+BENCH_FLAGS ?=
 FUZZ_TIME  ?= 30s
 SOAK_TIME  ?= 30m
 
@@ -84,8 +85,9 @@ fuzz: ## every fuzz test for FUZZ_TIME (30s)
 	scripts/fuzz.sh $(FUZZ_TIME)
 
 .PHONY: bench
-bench: ## benchmarks
-	$(with_postgres) $(GO) test -run '^$$' -bench . -benchmem ./...
+bench: ## ratios to raw COPY, latency, memory, on a real Kafka; BENCH_FLAGS="-rounds 9 -only fused", -help lists them
+	scripts/setup.sh go postgres java maven
+	cd bench && ../scripts/kafka/kafka.sh with $(GO) run . $(BENCH_FLAGS)
 
 .PHONY: soak
 soak: ## kills at random for SOAK_TIME (30m)
