@@ -361,7 +361,7 @@ func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 		return err
 	}
 	w := &tableWriter{Table: t, p: p, pg: tx.DB().Conn().PgConn()}
-	if err := w.unchanged(ctx); err != nil {
+	if err := w.begin(ctx, p.write != WriteUpsert && len(p.key) > 0); err != nil {
 		return err
 	}
 	switch {
@@ -410,12 +410,13 @@ type tableWriter struct {
 	pg *pgconn.PgConn
 }
 
-// unchanged compares the types of the columns with those that rows were made
-// for. To have the statement described takes a lock on the table until the
-// transaction ends, so no ALTER can come between; it takes no privilege, and a
-// tenth of the time of asking the catalog.
-func (w *tableWriter) unchanged(ctx context.Context) error {
-	d, err := w.pg.Prepare(ctx, "", w.p.shape, nil)
+// begin compares the types of the columns with those that rows were made for,
+// and sets a savepoint if asked to, in one round trip. To have the statement
+// described takes a lock on the table until the transaction ends, so no ALTER can
+// come between; it takes no privilege, and a tenth of the time of asking the
+// catalog.
+func (w *tableWriter) begin(ctx context.Context, savepoint bool) error {
+	d, err := w.describe(ctx, savepoint)
 	if err != nil {
 		return err
 	}
@@ -440,6 +441,36 @@ func (w *tableWriter) unchanged(ctx context.Context) error {
 		Why:  fmt.Sprintf("columns of %s are not those that the route began with", w.p.info.name),
 		Hint: "restart the route, so that it looks at the table again",
 		Err:  &TableError{Table: w.p.info.name.String(), Why: "its columns have changed"},
+	}
+}
+
+func (w *tableWriter) describe(ctx context.Context, savepoint bool) (d *pgconn.StatementDescription, err error) {
+	pipe := w.pg.StartPipeline(ctx)
+	defer func() {
+		if e := pipe.Close(); err == nil {
+			err = e
+		}
+	}()
+	pipe.SendPrepare("", w.p.shape, nil)
+	if savepoint {
+		pipe.SendQueryParams("SAVEPOINT semel_table", nil, nil, nil, nil)
+	}
+	if err := pipe.Sync(); err != nil {
+		return nil, err
+	}
+	for {
+		switch r, err := pipe.GetResults(); r := r.(type) {
+		case *pgconn.StatementDescription:
+			d = r
+		case *pgconn.ResultReader:
+			if _, err := r.Close(); err != nil {
+				return nil, err
+			}
+		case *pgconn.PipelineSync:
+			return d, nil
+		default:
+			return nil, err
+		}
 	}
 }
 

@@ -21,13 +21,13 @@ const tableCareful = 10
 
 // insertKeyed adds the rows whose key isn't there. While existing keys are rare
 // it sends all rows at once, and asks which are known only when the server
-// refuses; else it asks first. A refused COPY is undone by a savepoint, so the
-// watermark's lock stays.
+// refuses; else it asks first. A refused COPY is undone to the savepoint that begin
+// has set, so the watermark's lock stays.
 func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 	if !w.p.fused { // else the key is the ID, and repeats were taken out
 		rows = w.firstOfKey(rows)
 	}
-	slices.SortStableFunc(rows, func(a, b *tableRow) int { return bytes.Compare(a.key, b.key) })
+	sortByKey(rows)
 	probed := w.careful.Load() > 0
 	if probed {
 		known, err := w.leaveKnown(ctx, &rows)
@@ -42,12 +42,9 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 		if len(rows) == 0 {
 			return nil
 		}
-		if err := w.exec(ctx, "SAVEPOINT semel_table"); err != nil {
-			return err
-		}
 		err := w.insert(ctx, rows)
 		if err == nil {
-			return w.exec(ctx, "RELEASE SAVEPOINT semel_table")
+			return nil // the savepoint ends with the transaction
 		}
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "23505" || try == 3 {
@@ -68,6 +65,49 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 			w.hits.Store(0)
 		}
 	}
+}
+
+// sortByKey puts rows in the order of their keys, equal ones as they came. It
+// compares eight bytes of each side by side in memory: following two pointers
+// for every comparison costs a tenth of a batch's time.
+func sortByKey(rows []*tableRow) {
+	type place struct {
+		head uint64
+		n    int32
+	}
+	// Keys begin with a length, nearly always the same one.
+	skip := 4
+	for _, r := range rows {
+		if len(r.key) < 4 || !bytes.Equal(r.key[:4], rows[0].key[:4]) {
+			skip = 0
+			break
+		}
+	}
+	places := make([]place, len(rows))
+	for i, r := range rows {
+		var b [8]byte
+		if len(r.key) > skip {
+			copy(b[:], r.key[skip:])
+		}
+		places[i] = place{binary.BigEndian.Uint64(b[:]), int32(i)}
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		switch {
+		case a.head < b.head:
+			return -1
+		case a.head > b.head:
+			return 1
+		}
+		if c := bytes.Compare(rows[a.n].key, rows[b.n].key); c != 0 {
+			return c
+		}
+		return int(a.n - b.n)
+	})
+	sorted := make([]*tableRow, len(rows))
+	for i, p := range places {
+		sorted[i] = rows[p.n]
+	}
+	copy(rows, sorted)
 }
 
 // learn counts down to the next try without a question, if there was nearly
@@ -301,7 +341,7 @@ func (w *tableWriter) upsert(ctx context.Context, rows []*tableRow) error {
 		write[n] = rows[i]
 		place[rows[i]] = i
 	}
-	slices.SortFunc(write, func(a, b *tableRow) int { return bytes.Compare(a.key, b.key) })
+	sortByKey(write)
 	stale := map[int]bool{}
 	for omit, group := range tableGroups(write) {
 		missed, err := w.upsertGroup(ctx, group, omit)
