@@ -390,3 +390,9 @@ type Effect[T any] interface {
 	// nothing of this transaction counts; semel.FailedAt names the item.
 	Apply(ctx context.Context, tx Tx[T], items []*Item) error
 }
+
+// Digester is an Effect whose Decode leaves digests out where no memory keeps
+// them. They are asked for when a batch holds two messages of one ID.
+type Digester interface {
+	Digest(m *semel.Message) Digest
+}

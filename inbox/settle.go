@@ -526,6 +526,14 @@ func (l *lane[T]) sort(b batch) todo {
 	return t
 }
 
+// digest is the item's own, or made now.
+func (l *lane[T]) digest(it *Item) Digest {
+	if d, ok := l.effect.(Digester); ok && it.Err == nil && it.Digest == (Digest{}) {
+		it.Digest = d.Digest(&it.Message)
+	}
+	return it.Digest
+}
+
 // differ says whether two digests are known to differ.
 func differ(a, b Digest) bool { return a != b && a != (Digest{}) && b != (Digest{}) }
 
@@ -590,15 +598,16 @@ func (l *lane[T]) admit(ctx context.Context, tx Tx[T], t todo) (fresh []*Item, a
 // judgeRepeat judges a repeat inside the batch as if the messages came one by one:
 // by what is kept of the ID, which is of the first of them only if that was fresh.
 func (l *lane[T]) judgeRepeat(ctx context.Context, tx Tx[T], r repeat) (Verdict, error) {
+	first, it := l.digest(r.first), l.digest(r.it)
 	switch {
-	case r.first.Digest == r.it.Digest:
+	case first == it:
 		return max(r.first.verdict, Duplicate), nil
-	case r.first.verdict == Fresh && differ(r.first.Digest, r.it.Digest):
+	case r.first.verdict == Fresh && differ(first, it):
 		return Collision, nil
 	case r.first.verdict == Fresh:
 		return Duplicate, nil
 	}
-	vs, err := tx.Admit(ctx, []Admission{{ID: r.it.ID, Digest: r.it.Digest}})
+	vs, err := tx.Admit(ctx, []Admission{{ID: r.it.ID, Digest: it}})
 	if err != nil {
 		return 0, err
 	}

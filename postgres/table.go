@@ -115,7 +115,10 @@ type Table struct {
 	careful, hits atomic.Int32
 }
 
-var _ inbox.Effect[pgx.Tx] = (*Table)(nil)
+var (
+	_ inbox.Effect[pgx.Tx] = (*Table)(nil)
+	_ inbox.Digester       = (*Table)(nil)
+)
 
 // tableRow is an item's Load: its row, ready to be sent.
 type tableRow struct {
@@ -197,6 +200,16 @@ func (t *Table) SentID(m *semel.Message) string {
 	return p.mapping.Sent(m, &row)
 }
 
+// Digest is what Decode leaves out where the table is the memory: a quarter of
+// its time, for what is nearly never looked at.
+func (t *Table) Digest(m *semel.Message) inbox.Digest {
+	var row sink.Row
+	if t.plan.Load().mapping.Decode(m, &row) != nil {
+		return inbox.Digest{}
+	}
+	return row.Digest()
+}
+
 // UnknownFields counts the fields without a column in all messages decoded.
 func (t *Table) UnknownFields() int64 { return t.unknown.Load() }
 
@@ -253,7 +266,9 @@ func (t *Table) fill(p *tablePlan, it *inbox.Item, r *tableRow, s *tableScratch)
 	if p.memory == inbox.MemoryPosition {
 		return nil
 	}
-	it.Digest = s.row.Digest()
+	if p.memory == inbox.MemoryInbox {
+		it.Digest = s.row.Digest()
+	}
 	if !t.OwnIDs() {
 		return nil
 	}

@@ -123,3 +123,33 @@ func TestTheLoopBuriesDifficultLines(t *testing.T) {
 		t.Errorf("%d rows", n)
 	}
 }
+
+// No memory keeps digests here: they are made for repeats alone.
+func TestRepeatsInsideABatchAreComparedWhereTheTableIsTheMemory(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	c := connect(t, url)
+	exec1(t, c, `CREATE TABLE orders (id int PRIMARY KEY, doc jsonb)`)
+	b := inboxtest.NewBroker()
+	b.CreateTopic("t", 1)
+	for _, v := range []string{
+		`{"id": 1, "doc": {"a": 1, "b": 2}}`, `{"id": 1, "doc": {"b": 2, "a": 1.0}}`, `{"id": 1, "doc": {"a": 2}}`, `{"id": 2, "doc": null}`,
+	} {
+		b.Send(semel.Message{Topic: "t", Value: []byte(v)})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	in := tableMember(t, url, b, postgres.TableConfig{Table: "orders", Write: postgres.WriteInsert, ID: []string{"value.id"}})
+	done := make(chan error)
+	go func() { done <- in.Run(ctx) }()
+	for ask[int](t, c, "SELECT coalesce(sum(next_offset), 0)::int FROM semel.watermark, pg_sleep(0.01)") < 4 {
+		if ctx.Err() != nil {
+			t.Fatal("not settled")
+		}
+	}
+	in.Drain()
+	must(t, <-done)
+	if got := ask[string](t, c, "SELECT concat_ws(' ', applied, duplicate, dead, (SELECT class FROM semel.dead_letter)) FROM semel.watermark"); got != "2 1 1 collision" {
+		t.Errorf("applied, duplicate, dead: %s", got)
+	}
+}
