@@ -1,6 +1,10 @@
 package inbox
 
-import "github.com/semelhq/semel"
+import (
+	"slices"
+
+	"github.com/semelhq/semel"
+)
 
 // part is a partition of this lane.
 type part struct {
@@ -35,7 +39,12 @@ type stretch struct {
 type batch struct {
 	stretches []stretch
 	n         int
+	repeats   []repeat // in order, if marked
+	marked    bool
 }
+
+// repeat is an item whose ID an earlier one of the batch has.
+type repeat struct{ it, first *Item }
 
 func (b *batch) add(s stretch) {
 	b.stretches = append(b.stretches, s)
@@ -83,6 +92,9 @@ func (s stretch) cut(i, j int) stretch {
 // proven leaves out partitions whose place is no longer sure.
 func (b batch) proven() batch {
 	var out batch
+	if !slices.ContainsFunc(b.stretches, func(s stretch) bool { return !s.part.proven || s.part.next != s.from }) {
+		return b
+	}
 	for _, s := range b.stretches {
 		if s.part.proven && s.part.next == s.from {
 			out.add(s)

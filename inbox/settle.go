@@ -16,16 +16,23 @@ func (l *lane[T]) settle(ctx context.Context, runs []Run) error {
 	if len(batches) == 0 {
 		return nil
 	}
-	l.decode(batches[0])
-	for i, b := range batches {
+	l.decodeFirst(&batches[0])
+	began := time.Now()
+	for i := range batches {
+		b := batches[i]
 		decoded := make(chan struct{})
 		if i+1 < len(batches) {
-			go func() { l.decode(batches[i+1]); close(decoded) }()
+			go func() {
+				l.decode(batches[i+1])
+				l.mark(&batches[i+1])
+				close(decoded)
+			}()
 		} else {
 			close(decoded)
 		}
 		err := l.commit(ctx, b)
 		<-decoded
+		l.ahead = aheadOf(time.Since(began), i+1, l.cfg.Batch.Time)
 		l.unsettled(b)
 		if err != nil || l.drained() {
 			for _, rest := range batches[i+1:] {
@@ -35,6 +42,56 @@ func (l *lane[T]) settle(ctx context.Context, runs []Run) error {
 		}
 	}
 	return nil
+}
+
+// aheadOf is how many batches the next delivery may hold, after one of n took so
+// long. The first of a delivery is decoded while nothing is written, so many are
+// better; but a rebalance waits until all are settled, and must not wait for
+// longer than one slow batch may take.
+func aheadOf(took time.Duration, n int, patience time.Duration) int {
+	each := max(took/time.Duration(n), 1)
+	return int(min(max(patience/each, 1), mostAhead))
+}
+
+// decodeFirst decodes with nothing to do meanwhile: in two halves.
+func (l *lane[T]) decodeFirst(b *batch) {
+	if b.n < 1000 {
+		l.decode(*b)
+	} else {
+		half := make(chan struct{})
+		go func() { l.decode(b.slice(0, b.n/2)); close(half) }()
+		l.decode(b.slice(b.n/2, b.n))
+		<-half
+	}
+	l.mark(b)
+}
+
+// mark finds the repeats inside a batch that is decoded.
+func (l *lane[T]) mark(b *batch) {
+	b.marked, b.repeats = true, nil
+	if l.cfg.Memory == MemoryPosition {
+		return
+	}
+	if l.seen == nil {
+		l.seen = make(map[semel.ID]*Item, b.n)
+	}
+	clear(l.seen)
+	b.repeats = repeats(*b, l.seen)
+}
+
+// repeats are the items whose ID an earlier one of the batch has.
+func repeats(b batch, seen map[semel.ID]*Item) (out []repeat) {
+	b.each(func(_ int, it *Item) {
+		if !it.identified() {
+			return
+		}
+		if first, ok := seen[it.ID]; ok {
+			out = append(out, repeat{it, first})
+			return
+		}
+		seen[it.ID] = it
+	})
+	return out
 }
 
 // accept takes runs that continue exactly where the lane stands. Anything else
@@ -501,25 +558,20 @@ type todo struct {
 	repeats []repeat // inside the batch
 }
 
-type repeat struct{ it, first *Item }
-
 // sort forgets earlier verdicts and takes out repeats inside the batch: the
 // first of an ID stands for it, as if they came one by one.
 func (l *lane[T]) sort(b batch) todo {
 	t := todo{items: make([]*Item, 0, b.n), at: make([]int, 0, b.n)}
-	var seen map[semel.ID]*Item
-	if l.cfg.Memory != MemoryPosition {
-		seen = make(map[semel.ID]*Item, b.n)
+	b.each(func(_ int, it *Item) { it.reset() })
+	if t.repeats = b.repeats; !b.marked && l.cfg.Memory != MemoryPosition {
+		t.repeats = repeats(b, make(map[semel.ID]*Item, b.n))
 	}
+	next := t.repeats
 	b.each(func(i int, it *Item) {
-		it.reset()
-		if seen != nil && it.identified() {
-			if first, ok := seen[it.ID]; ok {
-				t.repeats = append(t.repeats, repeat{it, first})
-				it.Outcome = DuplicateID
-				return
-			}
-			seen[it.ID] = it
+		if len(next) > 0 && next[0].it == it {
+			it.Outcome = DuplicateID
+			next = next[1:]
+			return
 		}
 		t.items, t.at = append(t.items, it), append(t.at, i)
 	})
