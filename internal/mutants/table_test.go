@@ -124,10 +124,10 @@ var machine = []mutant{
 	},
 	{
 		guard: "ack after COMMIT",
-		edits: []edit{{settle, `	if err := tx.Commit(ctx, settled); err != nil {`, `	for i, s := range b.stretches {
+		edits: []edit{{settle, `	if err := tx.Commit(committing, settled); err != nil {`, `	for i, s := range b.stretches {
 		l.cfg.Source.Ack([]Ack{l.ack(s.part.Partition, spans[i].TopicID, s.part.first, s.to)})
 	}
-	if err := tx.Commit(ctx, settled); err != nil {`}},
+	if err := tx.Commit(committing, settled); err != nil {`}},
 		tests: []string{"TestAckNeverPassesTheWatermark"},
 	},
 	{
@@ -283,11 +283,11 @@ var machine = []mutant{
 	},
 	{
 		guard: "what the limit counted is forgotten with its transaction",
-		edits: []edit{{settle, `	if err := tx.Commit(ctx, settled); err != nil {
+		edits: []edit{{settle, `	if err := tx.Commit(committing, settled); err != nil {
 		return fail(err, -1)
 	}
 	l.limit = marks`, `	l.limit = marks
-	if err := tx.Commit(ctx, settled); err != nil {
+	if err := tx.Commit(committing, settled); err != nil {
 		return fail(err, -1)
 	}`}},
 		tests: []string{"TestLimitCountsOnlyWhatWasCommitted"},
