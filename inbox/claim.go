@@ -329,6 +329,9 @@ func (l *lane[T]) claimed(p *part, row Row, w Witness) {
 	tell(o.Claimed, row)
 	if n := row.Next - w.Acked; w.Acked >= 0 && n > 0 {
 		tell2(o.Redelivered, p.Partition, n)
+		// Whoever settled these can't ack them any more; were nothing to follow,
+		// the broker would show a lag for ever.
+		l.cfg.Source.Ack([]Ack{l.ack(p.Partition, row.TopicID, p.first, p.next)})
 	}
 	if o.Moved != nil {
 		o.Moved(Mark{p.Partition, row.Next}, w.Stable, time.Time{})
