@@ -206,7 +206,6 @@ func (s steppedSource) Poll(ctx context.Context, n int) (inbox.Delivery, error) 
 }
 
 func (s steppedSource) Ack(acks []inbox.Ack) {
-	s.pass(committed)
 	s.Source.Ack(acks)
 	s.pass(acked)
 }
@@ -248,7 +247,11 @@ func (t steppedTx) Admit(ctx context.Context, as []inbox.Admission) ([]inbox.Ver
 
 func (t steppedTx) Commit(ctx context.Context, s []inbox.Settled) error {
 	t.pass(effected)
-	return t.Tx.Commit(ctx, s)
+	err := t.Tx.Commit(ctx, s)
+	if err == nil {
+		t.pass(committed)
+	}
+	return err
 }
 
 // logger is silent unless somebody wants to hear.

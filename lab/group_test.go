@@ -1,0 +1,225 @@
+package lab_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/semelhq/semel/lab"
+)
+
+// A process that is stopped past its session is a zombie: another one takes over while it holds what it holds, and then
+// it goes on.
+func TestFrozenPastItsSession(t *testing.T) {
+	for _, c := range []struct {
+		at   step
+		edit func(*spec)
+	}{
+		{polled, position},
+		{begun, position},           // holds the row
+		{admitted, writing(bySQL)},  // and IDs
+		{inEffect, writing(byCopy)}, // in COPY: no time-out of the server fires
+		{inEffect, writing(byOne)},  // in a handler
+		{effected, position},        // before COMMIT
+		{committed, func(*spec) {}}, // its ack comes late (G11)
+		{claimed, func(s *spec) {}}, // before it has sought
+		{acked, func(s *spec) { loud(s) }},
+	} {
+		s := spec{}
+		c.edit(&s)
+		t.Run(fmt.Sprintf("%s %s%s", c.at, s.Write, s.Memory), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1, c.edit, shortSession, func(s *spec) { s.Lock = 300 * time.Millisecond })
+			w.send(0, 45)
+			nth := 2
+			if c.at == claimed {
+				nth = 1
+			}
+			zombie := w.spawn(stopAt(c.at, nth))
+			zombie.says(sayStopped)
+			zombie.freeze()
+			heir := w.spawn()
+			w.caughtUp()
+			w.send(0, 20)
+			w.caughtUp()
+			zombie.thaw()
+			must(t, zombie.tell())
+			w.send(0, 20)
+			w.check()
+			// It is well again: the other one leaves, and it takes over.
+			heir.drain()
+			w.send(0, 10)
+			w.check()
+			w.ackedAll()
+			zombie.drain()
+			w.check()
+		})
+	}
+}
+
+// Processes come and go under load, by SIGTERM and by SIGKILL; the number of them goes from one to three and back
+// (G12), and whoever stays goes on.
+func TestProcessesComeAndGo(t *testing.T) {
+	for _, memory := range memories {
+		t.Run(string(memory), func(t *testing.T) {
+			t.Parallel()
+			n := seed(t)
+			r := rand.New(rand.NewPCG(n, 3))
+			w := newWorld(t, 3, with(memory), shortSession)
+			stop := w.load(n, memory == "inbox")
+			stays := w.spawn()
+			stays.says(sayFirst)
+			for range 3 {
+				b, c := w.spawn(), w.spawn(writing(byCopy))
+				b.says(sayFirst)
+				c.says(sayFirst)
+				for _, p := range []*child{b, c} {
+					if r.IntN(2) == 0 {
+						p.drain()
+					} else {
+						p.kill()
+					}
+				}
+				w.settled(w.applied() + 20)
+			}
+			stop()
+			w.check()
+			stays.drain()
+			w.check()
+		})
+	}
+}
+
+// One joins while another is killed between COMMIT and ack; again and again (G1).
+func TestKilledBeforeItsAckWhileAnotherJoins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, shortSession, func(s *spec) { s.Batch = 50 })
+	for range 10 {
+		w.sendAll(250)
+		a := w.spawn(stopAt(committed, 2))
+		a.says(sayStopped)
+		b := w.spawn()
+		a.kill()
+		b.says(sayFirst)
+		w.caughtUp()
+		b.kill()
+	}
+	w.spawn()
+	w.check()
+}
+
+// A member commits after every message while another joins and leaves twenty times (G49).
+func TestAcksThroughRebalances(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, func(s *spec) { s.Batch, s.Session = 1, 2*time.Second })
+	stays := w.run()
+	stop := w.load(seed(t), false)
+	for range 20 {
+		guest := w.run()
+		until(t, "the guest has settled something", func() bool { return guest.settled.Load() > 0 })
+		n := stays.settled.Load()
+		guest.drain()
+		until(t, "the other one has gone on", func() bool { return stays.settled.Load() > n })
+	}
+	stop()
+	w.check()
+	w.ackedAll()
+	select {
+	case <-stays.done:
+		t.Errorf("the member that stays has ended: %v", stays.err)
+	default:
+	}
+}
+
+// Nothing is delivered again after a clean stop, however often (G50).
+func TestCleanStopsRepeatNothing(t *testing.T) {
+	for _, memory := range memories {
+		t.Run(string(memory), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2, with(memory))
+			stop := w.load(seed(t), false)
+			for k := range 20 {
+				if k%5 == 0 { // as a process; the others in this one
+					c := w.spawn()
+					c.says(sayFirst)
+					c.drain()
+					if c.hasSaid(sayRedelivered) {
+						t.Errorf("process %d was delivered again what was settled", k)
+					}
+				} else {
+					c := w.run()
+					until(t, "something is settled", func() bool { return c.settled.Load() > 10 })
+					c.drain()
+					if n := c.redelivered.Load(); n > 0 {
+						t.Errorf("run %d was delivered again %d messages", k, n)
+					}
+				}
+				rows, err := w.rows(within(t))
+				must(t, err)
+				for p, r := range rows {
+					if at := w.offset(p); at != r.next {
+						t.Errorf("after stop %d the group's offset of partition %d is %d, the watermark %d", k, p, at, r.next)
+					}
+				}
+			}
+			stop()
+			w.run()
+			w.check()
+		})
+	}
+}
+
+// What was committed and not acked is acked by whoever claims next, though nothing new comes (else: lag for ever).
+func TestLostAckIsMadeUpFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.send(0, 10)
+	c := w.spawn(stopAt(committed, 1))
+	c.says(sayStopped)
+	c.kill()
+	if at := w.offset(0); at >= 10 {
+		t.Fatalf("acked %d: the fault didn't fire", at)
+	}
+	w.run()
+	w.ackedAll()
+	w.check()
+}
+
+// The broker's answers get lost: acks, heartbeats, joins, fetches; and its connections are cut at random.
+func TestConnectionToTheBrokerIsCut(t *testing.T) {
+	for _, kind := range []string{"OffsetCommit", "Heartbeat", "JoinGroup", "SyncGroup", "Fetch", ""} {
+		t.Run("at "+kind, func(t *testing.T) {
+			t.Parallel()
+			n := seed(t)
+			r := rand.New(rand.NewPCG(n, 4))
+			w := newWorld(t, 2, func(s *spec) { s.Rebalance = 3 * time.Second })
+			p, through := w.kafkaProxied()
+			at := lab.Is(kind)
+			often, times := 1.0, 2
+			if kind == "" {
+				at, often, times = func(f lab.Frame) bool { return !f.Answer }, 0.03, 6
+			}
+			var all []*lab.Injection
+			for _, do := range []lab.Action{lab.LoseAnswer, lab.CutBefore, lab.CutAfter} {
+				all = append(all, p.Inject(lab.Fault{At: lab.Sometimes(r, often, at), Do: do, Times: times}))
+			}
+			stop := w.load(n, true)
+			c := w.run(through, shortSession)
+			until(t, "something is settled", func() bool { return c.settled.Load() > 0 })
+			if kind == "JoinGroup" || kind == "SyncGroup" { // there are more of these when others come
+				for all[2].Fired() < times {
+					c.drain()
+					c = w.run(through, shortSession)
+					until(t, "something is settled", func() bool { return c.settled.Load() > 0 })
+				}
+			}
+			for _, i := range all {
+				must(t, i.Wait(within(t), times))
+			}
+			stop()
+			w.check()
+			w.ackedAll()
+		})
+	}
+}
