@@ -407,6 +407,9 @@ func (s *InboxStore) begin(ctx context.Context, token string, more func(*pgx.Bat
 	b.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	var ignored string
 	b.Queue(s.sql.settings, s.who+token).Query(func(rows pgx.Rows) error {
+		if err := rows.Err(); err != nil { // the session ended: there is no result to ask
+			return err
+		}
 		to := []any{&now}
 		for range rows.FieldDescriptions()[1:] {
 			to = append(to, &ignored)
