@@ -76,7 +76,7 @@ type consumer struct {
 	*inbox.Inbox[pgx.Tx]
 	pool *pgxpool.Pool
 
-	settled, redelivered, fenced, outages atomic.Int64
+	settled, redelivered, fenced, wentBack, outages atomic.Int64
 }
 
 // build makes a consumer; pass is called at every step, and may be slow to return.
@@ -115,8 +115,13 @@ func (s spec) build(pass func(step), log *slog.Logger) (*consumer, error) {
 		Batch: inbox.BatchLimits{Messages: s.Batch, Time: s.BatchTime},
 		Observe: inbox.Observer{
 			Redelivered: func(_ semel.Partition, n int64) { c.redelivered.Add(n) },
-			Fenced:      func(inbox.Mismatch) { c.fenced.Add(1) },
-			Batch:       func(n int, _ time.Duration) { c.settled.Add(int64(n)) },
+			Fenced: func(m inbox.Mismatch) {
+				c.fenced.Add(1)
+				if m.Kind() == "went-back" {
+					c.wentBack.Add(1)
+				}
+			},
+			Batch: func(n int, _ time.Duration) { c.settled.Add(int64(n)) },
 			Error: func(class inbox.Class, err error) {
 				if class == inbox.ClassOutage {
 					c.outages.Add(1)

@@ -3,6 +3,7 @@ package lab_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semelhq/semel/inbox"
@@ -174,6 +176,30 @@ func (w *world) produce(rs []*kgo.Record) {
 		must(w.t, w.cl.ProduceSync(within(w.t), rs[:n]...).FirstErr())
 		rs = rs[n:]
 	}
+}
+
+func (w *world) produce1(partition int32, p payload) {
+	w.t.Helper()
+	w.produce([]*kgo.Record{w.record(partition, p)})
+}
+
+// transaction sends three messages in a Kafka transaction, which ends in a marker. Those of an aborted one are nothing
+// to anybody.
+func (w *world) transaction(k int, abort bool) {
+	w.t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.TransactionalID(fmt.Sprintf("%s-%d", w.group, k)))
+	must(w.t, err)
+	defer cl.Close()
+	must(w.t, cl.BeginTransaction())
+	for i := range 3 {
+		p := payload{ID: fmt.Sprintf("t-%d-%d", k, i), Amount: 3}
+		if !abort {
+			w.history.Sent(p.ID, p.Amount)
+		}
+		must(w.t, cl.ProduceSync(within(w.t), w.record(0, p)).FirstErr())
+	}
+	must(w.t, cl.EndTransaction(within(w.t), kgo.TransactionEndTry(!abort)))
 }
 
 func (w *world) sendAll(n int) {
@@ -406,7 +432,7 @@ func (v *watch) look(ctx context.Context) {
 	free := v.mayDrop
 	v.mu.Unlock()
 	offsets, err := v.w.adm.FetchOffsets(ctx, v.w.group)
-	if err != nil {
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return
 	}
 	rows, err := v.w.rows(ctx) // after the offsets: watermarks only rise
@@ -452,6 +478,14 @@ func (v *watch) goesBack() {
 	until(v.w.t, "the watch has looked", func() bool { return v.samples.Load() >= n+2 })
 }
 
+// back makes the database go back under it.
+func (v *watch) back(f func()) {
+	// Nothing may be under way that it hasn't seen.
+	n := v.samples.Load()
+	until(v.w.t, "the watch has looked", func() bool { return v.samples.Load() >= n+2 })
+	f()
+}
+
 // offsetsMove lets the test itself move offsets.
 func (v *watch) offsetsMove(f func()) {
 	v.mu.Lock()
@@ -480,6 +514,9 @@ func (v *watch) check() {
 func (w *world) offset(p int32) int64 {
 	w.t.Helper()
 	os, err := w.adm.FetchOffsets(within(w.t), w.group)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return -1
+	}
 	must(w.t, err)
 	if o, ok := os.Lookup(w.topic, p); ok {
 		return o.At
