@@ -112,7 +112,7 @@ func TestKilledBeforeItsAckWhileAnotherJoins(t *testing.T) {
 // A member commits after every message while another joins and leaves twenty times (G49).
 func TestAcksThroughRebalances(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 2, func(s *spec) { s.Batch, s.Session = 1, 2*time.Second })
+	w := newWorld(t, 2, func(s *spec) { s.Batch = 1 }, shortSession)
 	stays := w.run()
 	stop := w.load(seed(t), false)
 	for range 20 {
@@ -197,8 +197,11 @@ func TestConnectionToTheBrokerIsCut(t *testing.T) {
 			p, through := w.kafkaProxied()
 			at := lab.Is(kind)
 			often, times := 1.0, 2
-			if kind == "" {
-				at, often, times = func(f lab.Frame) bool { return !f.Answer }, 0.03, 6
+			switch kind {
+			case "JoinGroup", "SyncGroup": // each costs a session
+				times = 1
+			case "":
+				at, often, times = func(f lab.Frame) bool { return !f.Answer }, 0.03, rounds(t, 4)
 			}
 			var all []*lab.Injection
 			for _, do := range []lab.Action{lab.LoseAnswer, lab.CutBefore, lab.CutAfter} {

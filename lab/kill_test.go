@@ -29,6 +29,14 @@ func soak(t testing.TB) time.Duration {
 	return d
 }
 
+// rounds is how often a fault is repeated: ten times as often where there is time.
+func rounds(t testing.TB, n int) int {
+	if soak(t) > 0 {
+		return 10 * n
+	}
+	return n
+}
+
 var memories = []inbox.Memory{inbox.MemoryInbox, inbox.MemoryPosition}
 
 func with(m inbox.Memory) func(*spec) { return func(s *spec) { s.Memory = m } }

@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -11,6 +12,11 @@ import (
 func TestMain(m *testing.M) {
 	if s := os.Getenv(specVariable); s != "" {
 		os.Exit(beChild(s))
+	}
+	// These tests wait more than they work.
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		flag.Set("test.parallel", "6")
 	}
 	testenv.Main(m)
 }

@@ -25,7 +25,7 @@ import (
 )
 
 // limit is how long anything may take.
-const limit = 40 * time.Second
+const limit = 90 * time.Second
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -459,8 +459,9 @@ func (v *watch) look(ctx context.Context) {
 		if v.wentBack && err != nil {
 			v.high[p] = max(v.high[p], at)
 		}
-		if err == nil && at > v.high[p] && !v.mayDrop {
-			v.wrong = append(v.wrong, fmt.Sprintf("the group's offset of partition %d is %d, and the highest watermark was %d", p, at, v.high[p]))
+		// Without a row there is a start at most: it is signed in the transaction that writes the row.
+		if high, claimed := v.high[p]; claimed && err == nil && at > high && !v.mayDrop {
+			v.wrong = append(v.wrong, fmt.Sprintf("the group's offset of partition %d is %d, and the highest watermark was %d", p, at, high))
 		}
 	}
 	if err == nil {
