@@ -71,7 +71,7 @@ func (h perBatch[T]) Apply(ctx context.Context, tx Tx[T], items []*Item) error {
 }
 
 // errSwallowed is a handler's failure that it didn't report.
-var errSwallowed = errors.New("a statement failed and the handler returned nil: the transaction can't be committed")
+var errSwallowed = errors.New("a statement failed, its result was left open, or SQL ended the transaction, and the handler returned nil: it can't be committed")
 
 // slowError says that the batch's time was over after some messages.
 type slowError struct{ done int }

@@ -175,6 +175,8 @@ func (t *inboxTx) Class(err error) inbox.Class {
 	switch {
 	case t.status() == 'E' && t.failed != nil:
 		return t.store.classOf(t.failed)
+	case !t.ended && t.status() == 'I' && !t.conn.IsClosed():
+		return inbox.ClassRoute // the handler's SQL ended the transaction
 	case t.conn.IsClosed() && !t.cancelled && !cancelled(err):
 		return inbox.ClassOutage
 	}

@@ -188,6 +188,51 @@ func TestSwallowedFailureIsNoCommit(t *testing.T) {
 	begin(t, s, sp) // the connection is whole
 }
 
+// A handler forgets to close its rows: that is no outage, which would be waited out
+// for ever.
+func TestResultLeftOpenIsTheHandlers(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	sp := span(row, 1)
+	tx := begin(t, s, sp)
+	rows, err := tx.DB().Query(t.Context(), "SELECT generate_series(1, 100000)")
+	must(t, err)
+	rows.Next()
+	if !tx.Failed() {
+		t.Error("nothing can be done in this transaction, and it hasn't failed")
+	}
+	err = tx.Commit(t.Context(), []inbox.Settled{{Span: sp}})
+	if err == nil || tx.Class(err) != inbox.ClassHandler {
+		t.Errorf("%v: class %s", err, tx.Class(err))
+	}
+	begin(t, s, sp)
+}
+
+// The handler's SQL ends the transaction: what follows is not the inbox's any more,
+// and must not move the watermark.
+func TestTransactionEndedBySQLIsNoCommit(t *testing.T) {
+	t.Parallel()
+	for _, sql := range []string{"COMMIT", "ROLLBACK", "ROLLBACK; BEGIN", "COMMIT AND CHAIN", "ROLLBACK AND CHAIN"} {
+		t.Run(sql, func(t *testing.T) {
+			t.Parallel()
+			url := migrated(t)
+			s, row := lane(t, url)
+			sp := span(row, 1)
+			tx := begin(t, s, sp)
+			_, err := tx.DB().Exec(t.Context(), sql)
+			must(t, err)
+			err = tx.Commit(t.Context(), []inbox.Settled{{Span: sp}})
+			if err == nil || tx.Class(err) != inbox.ClassRoute {
+				t.Errorf("%v: class %s", err, tx.Class(err))
+			}
+			if look(t, s, p0).Next != 0 {
+				t.Error("the watermark moved")
+			}
+		})
+	}
+}
+
 func TestLostConnectionIsAnOutageAndReplaced(t *testing.T) {
 	t.Parallel()
 	url, s, tx := effects(t)

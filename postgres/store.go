@@ -286,9 +286,11 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 			" RETURNING updated_at, ctid::text",
 		// The row is locked and was compared, so it still lies there and is written;
 		// were it not, the division would fail and COMMIT, which follows in the same
-		// pipeline, would not be executed.
+		// pipeline, would not be executed. The transaction's time shows that it is
+		// still the one that locked: a handler's SQL may have ended that, and its
+		// effects with it.
 		settleRow: "WITH done AS (UPDATE semel.watermark SET updated_at = clock_timestamp(), " + settle + key("") +
-			" AND ctid = $4::text::tid RETURNING ctid::text AS place)" +
+			fmt.Sprintf(" AND ctid = $4::text::tid AND now() = $%d::timestamptz RETURNING ctid::text AS place)", 5+len(settledValues(inbox.Row{}))) +
 			" SELECT (SELECT place FROM done), 1 / (SELECT count(*) FROM done)",
 		// After lock_timeout nobody waits any more, so pg_blocking_pids would say
 		// nothing; the row's xmax is the transaction that holds it.

@@ -590,6 +590,25 @@ func TestDeferredConstraintFailsDefinitelyAtCommit(t *testing.T) {
 	}
 }
 
+// Code of the user's that runs at COMMIT may divide by zero as well.
+func TestDeferredTriggerThatDividesByZeroIsPoison(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	c := connect(t, url)
+	exec1(t, c, "CREATE TABLE t (n int)")
+	exec1(t, c, "CREATE FUNCTION part() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM 1 / NEW.n; RETURN NULL; END'")
+	exec1(t, c, "CREATE CONSTRAINT TRIGGER part AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION part()")
+	sp := span(row, 1)
+	tx := begin(t, s, sp)
+	_, err := tx.DB().Exec(t.Context(), "INSERT INTO t VALUES (0)")
+	must(t, err)
+	err = tx.Commit(t.Context(), []inbox.Settled{{Span: sp}})
+	if err == nil || tx.Class(err) != inbox.ClassPoison {
+		t.Fatalf("got %v, class %s", err, tx.Class(err))
+	}
+}
+
 func TestTriggerThatSwallowsTheWatermarkIsNoCommit(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)

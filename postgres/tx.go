@@ -157,8 +157,18 @@ func (t *inboxTx) status() byte {
 	return t.conn.PgConn().TxStatus()
 }
 
-// Failed says whether no later statement can succeed.
-func (t *inboxTx) Failed() bool { return t.conn.IsClosed() || t.status() == 'E' }
+// Failed says whether no later statement can succeed: one has failed, the result of
+// one was left open, or the handler's SQL has ended the transaction.
+func (t *inboxTx) Failed() bool {
+	return t.conn.IsClosed() || t.status() != 'T' || !t.ended && t.conn.PgConn().IsBusy()
+}
+
+// ErrOpenResult says that a handler returned before it had read or closed the result
+// of a statement.
+var ErrOpenResult = errors.New("the result of a statement was not closed")
+
+// errEnded says that the transaction is not the one that was handed out.
+var errEnded = errors.New("the handler ended the transaction that it was handed")
 
 // SwallowedError says that a statement of the transaction failed and that the
 // handler went on as if it had not. Everything since is lost.
@@ -178,11 +188,19 @@ func (e *SwallowedError) Unwrap() error {
 	return e.Err
 }
 
-func (t *inboxTx) swallowed() error {
-	if t.status() != 'E' {
-		return nil
+// unfit says why the transaction can't be committed.
+func (t *inboxTx) unfit() error {
+	switch {
+	case t.conn.IsClosed():
+		return nil // COMMIT will tell
+	case t.conn.PgConn().IsBusy():
+		return &classedError{inbox.ClassHandler, "after a handler", ErrOpenResult}
+	case t.status() == 'E':
+		return &SwallowedError{Err: t.failed}
+	case t.status() != 'T':
+		return &classedError{inbox.ClassRoute, "before COMMIT", errEnded}
 	}
-	return &SwallowedError{Err: t.failed}
+	return nil
 }
 
 // Commit writes the rows with their new counters and commits, in one pipeline:
@@ -194,11 +212,12 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 	if t.ended {
 		return pgx.ErrTxClosed
 	}
-	if err := t.swallowed(); err != nil {
+	if err := t.unfit(); err != nil {
 		t.Rollback(ctx)
 		return err
 	}
 	places := make(map[semel.Partition]string, len(settled))
+	written := 0
 	var b pgx.Batch
 	for _, st := range settled {
 		was, ok := t.rows[st.Partition]
@@ -214,11 +233,15 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 		if far(was.ctid) {
 			settle = t.store.sql.settleFar
 		}
-		b.Queue(settle, append(args, settledValues(row)...)...).QueryRow(func(r pgx.Row) error {
+		args = append(append(args, settledValues(row)...), t.now)
+		b.Queue(settle, args...).QueryRow(func(r pgx.Row) error {
 			var place string
 			var one int64
 			err := r.Scan(&place, &one)
-			places[st.Partition] = place
+			if err == nil {
+				places[st.Partition] = place
+				written++
+			}
 			return err
 		})
 	}
@@ -237,8 +260,8 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 		err = pgx.ErrTxCommitRollback
 	case errors.As(err, &pg) && pg.SeverityUnlocalized != "FATAL" && pg.SeverityUnlocalized != "PANIC" && !t.conn.IsClosed():
 		t.note(err)
-		if pg.Code == "22012" {
-			err = &classedError{inbox.ClassRoute, "a watermark row was not written: a trigger or the handler changed it", err}
+		if pg.Code == "22012" && written < len(settled) {
+			err = &classedError{inbox.ClassRoute, "a watermark row was not written: a trigger or the handler changed it, or the handler ended the transaction", err}
 		}
 	case pgconn.SafeToRetry(err):
 		t.note(err)
