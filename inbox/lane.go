@@ -34,6 +34,9 @@ type lane[T any] struct {
 	reread time.Time // of the last Look
 	forgot time.Time // of the last Forget
 	state  State
+	// strikes counts outages inside a batch since the last one was committed: the
+	// database is reached between them, so nothing else counts them.
+	strikes int
 }
 
 // outage is a time without database or broker.
@@ -223,6 +226,8 @@ func (l *lane[T]) tryOpen(ctx context.Context) error {
 	if err != nil {
 		return &brokerError{err}
 	}
+	ctx, cancel := l.soon(ctx)
+	defer cancel()
 	l.reg, err = l.cfg.Store.Open(ctx, Record{
 		Name: l.cfg.Consumer, Cluster: cluster, Topics: l.cfg.Source.Topics(),
 		IDRule: l.cfg.idRule(), Target: l.cfg.Target,
@@ -353,6 +358,7 @@ func (l *lane[T]) weather(ctx context.Context, err error) error {
 	what := "database"
 	if f := asFailure(err); f != nil { // an outage met inside a transaction
 		what = f.source
+		l.strikes++
 	} else {
 		class := l.cfg.Store.Class(err)
 		tell2(l.cfg.Observe.Error, class, err)
@@ -375,7 +381,7 @@ func (l *lane[T]) wait(ctx context.Context, err error, what string) error {
 	}
 	l.outage.tries++
 	l.setState(StateOutage, what+": "+err.Error())
-	pause := backoff(50*time.Millisecond, 2*time.Second, l.outage.tries)
+	pause := backoff(50*time.Millisecond, 2*time.Second, max(l.outage.tries, l.strikes))
 	for _, p := range l.parts {
 		if until := now.Add(pause); p.due.at.Before(until) { // it may wait longer, for a retry
 			p.due.at = until

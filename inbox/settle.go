@@ -721,7 +721,7 @@ func (l *lane[T]) letter(it *Item) DeadLetter {
 
 // committed tells everybody, and the broker, after COMMIT was answered.
 func (l *lane[T]) committed(b batch, settled []Settled, took time.Duration) {
-	l.outage = outage{}
+	l.outage, l.strikes = outage{}, 0
 	o := l.cfg.Observe
 	acks := make([]Ack, len(b.stretches))
 	for i, s := range b.stretches {

@@ -361,6 +361,9 @@ func (s *InboxStore) connection(ctx context.Context) (*pgx.Conn, error) {
 	}
 	held, err := s.pool.Acquire(ctx)
 	if err != nil {
+		if st := s.pool.Stat(); st.AcquiredConns() >= st.MaxConns() {
+			err = fmt.Errorf("all %d connections of the pool are in use: %w", st.MaxConns(), err)
+		}
 		return nil, err
 	}
 	s.held = held

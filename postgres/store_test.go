@@ -733,6 +733,27 @@ func with(t *testing.T, database, name, value string) string {
 	return u.String()
 }
 
+// Another lane has the pool's only connection: that is an outage, and says so.
+func TestPoolWithoutAConnectionIsAnOutage(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	pool := newPool(t, with(t, url, "pool_max_conns", "1"))
+	c, err := pool.Acquire(t.Context())
+	must(t, err)
+	defer c.Release()
+	s := postgres.NewInboxStore(pool, postgres.InboxConfig{})
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = s.Open(ctx, record("c"))
+	if err == nil || s.Class(err) != inbox.ClassOutage {
+		t.Errorf("got %v", err)
+	}
+	if !strings.Contains(err.Error(), "pool") {
+		t.Errorf("the error doesn't say what is missing: %v", err)
+	}
+}
+
 func TestLongSnapshotDoesNotSlowTheWatermark(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)
