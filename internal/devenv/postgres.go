@@ -373,6 +373,7 @@ func (p *Postgres) killAll() {
 	// Stopped first, so that it starts no process between the listing and its death. Its children lead groups of
 	// their own: one signal to its group would leave them.
 	syscall.Kill(p.pid, syscall.SIGSTOP)
+	await(p.pid, func(state byte) bool { return state == 'T' || ended(state) })
 	all := processesOn(p.data(), p.pid)
 	kill(all)
 	syscall.Kill(p.pid, syscall.SIGKILL)
@@ -389,9 +390,17 @@ func kill(pids []int) {
 // awaitGone waits for processes that were killed: they hold shared memory that the next start asks about.
 func awaitGone(pids []int) {
 	for _, pid := range pids {
-		for end := time.Now().Add(5 * time.Second); commandOf(pid) != nil && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
+		await(pid, ended)
+	}
+}
+
+// ended says whether a process has let go of everything: its arguments are gone before its memory is.
+func ended(state byte) bool { return state == 0 || state == 'Z' || state == 'X' }
+
+// await waits until a process is in a state, as stateOf has them.
+func await(pid int, is func(state byte) bool) {
+	for end := time.Now().Add(5 * time.Second); !is(stateOf(pid)) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
 }
 

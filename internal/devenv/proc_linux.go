@@ -1,6 +1,7 @@
 package devenv
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -48,6 +49,15 @@ func (r runAs) attr(whenWeDie syscall.Signal) *syscall.SysProcAttr {
 		a.Credential = &syscall.Credential{Uid: uint32(r.uid), Gid: uint32(r.gid)}
 	}
 	return a
+}
+
+// stateOf is the letter by which ps shows what a process does; 0: there is none.
+func stateOf(pid int) byte {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if i := bytes.LastIndexByte(b, ')'); i >= 0 && i+2 < len(b) { // the command's name, in brackets, may hold anything
+		return b[i+2]
+	}
+	return 0
 }
 
 // commandOf returns the arguments of a running process, or nil.

@@ -33,6 +33,15 @@ func (r runAs) attr(syscall.Signal) *syscall.SysProcAttr {
 	return a
 }
 
+// stateOf is the letter by which ps shows what a process does; 0: there is none.
+func stateOf(pid int) byte {
+	out, _ := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output()
+	if s := strings.TrimSpace(string(out)); s != "" {
+		return s[0]
+	}
+	return 0
+}
+
 // commandOf returns the arguments of a running process, or nil. A folder with spaces in its name comes apart here,
 // so ps's line is returned whole as well.
 func commandOf(pid int) []string {
