@@ -71,6 +71,25 @@ func TestAnotherLeaderEpochIsDoubted(t *testing.T) {
 	}
 }
 
+// A broker whose metadata is old leaves out a partition that was just added: there
+// is no witness of it then, and it has no place -1.
+func TestAPartitionThatABrokerDoesNotKnowYetIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.SeedTopics(1, "t"))
+	fill(t, c.ListenAddrs(), "t", 5, 0)
+	s := source(t, c.ListenAddrs(), "g", "t")
+	c.ControlKey(int16(kmsg.ListOffsets), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
+		resp.Version = req.GetVersion()
+		return resp, nil, true
+	})
+	ws, err := s.Witness(within(t), []string{"t"})
+	must(t, err)
+	if len(ws) != 1 || ws[0].Start != 0 || ws[0].End != 5 || ws[0].Stable != 5 {
+		t.Errorf("%+v", ws)
+	}
+}
+
 func TestADoubtIsNotLostToASeek(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, "t"))

@@ -84,6 +84,11 @@ func (s *Source) witness(ctx context.Context, topics []string) ([]inbox.Witness,
 	var ws []inbox.Witness
 	for _, t := range md.Topics.Sorted() {
 		for _, p := range t.Partitions.Sorted() {
+			for _, o := range []kadm.ListedOffsets{start, end, stable} {
+				if at(o, p) < 0 { // added a moment ago, and not every broker knows
+					return nil, fmt.Errorf("offsets of %s/%d: %w", t.Topic, p.Partition, kerr.LeaderNotAvailable)
+				}
+			}
 			w := inbox.Witness{
 				Partition:   semel.Partition{Topic: t.Topic, Number: p.Partition},
 				TopicID:     semel.TopicID(t.ID),
