@@ -323,9 +323,49 @@ func (p *tablePlan) compare() string {
 		strings.Join(params, ", "), strings.Join(names, ", "), p.info.name.sql(), strings.Join(key, " AND "), strings.Join(all, " AND "))
 }
 
-// upsert writes the newest row of each key, in key order: writers of the same
-// keys wait for one another and never in a circle.
+// upsert writes the rows. One that leaves out a column keeps what an earlier one
+// of its key said there, so that one is written before it. (Else: the last of a
+// batch stands for its key, and what only the one before it said is lost.)
 func (w *tableWriter) upsert(ctx context.Context, rows []*tableRow) error {
+	for _, round := range tableRounds(rows) {
+		if err := w.upsertNewest(ctx, round); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tableRounds parts rows so that in each round none leaves out what an earlier one
+// of its key says. Rows of a key stay in order; nearly always there is one round.
+func tableRounds(rows []*tableRow) [][]*tableRow {
+	same := func(r *tableRow) bool { return r.omit == rows[0].omit }
+	if !slices.ContainsFunc(rows, func(r *tableRow) bool { return !same(r) }) {
+		return [][]*tableRow{rows}
+	}
+	type place struct {
+		round int
+		said  uint64 // the optional columns, in this round
+	}
+	var rounds [][]*tableRow
+	places := make(map[string]place, len(rows))
+	for _, r := range rows {
+		at := places[string(r.key)]
+		if r.omit&at.said != 0 {
+			at = place{round: at.round + 1}
+		}
+		at.said |= ^r.omit
+		places[string(r.key)] = at
+		if at.round == len(rounds) {
+			rounds = append(rounds, nil)
+		}
+		rounds[at.round] = append(rounds[at.round], r)
+	}
+	return rounds
+}
+
+// upsertNewest writes the newest row of each key, in key order: writers of the same
+// keys wait for one another and never in a circle.
+func (w *tableWriter) upsertNewest(ctx context.Context, rows []*tableRow) error {
 	var newer func(i, j int) bool
 	if w.p.version >= 0 {
 		newer = func(i, j int) bool { return w.p.newer(rows[i].version, rows[j].version) }

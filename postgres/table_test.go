@@ -521,3 +521,29 @@ func TestTableNamesAreReadAsInSQL(t *testing.T) {
 		}
 	}
 }
+
+// What a message leaves out keeps what an earlier one of its key said, also where
+// both come in one batch, and only the last is written.
+func TestWhatIsLeftOutKeepsWhatAnEarlierMessageSaid(t *testing.T) {
+	t.Parallel()
+	for name, version := range map[string]string{"last wins": "", "version": "value.ver"} {
+		for _, together := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, together %v", name, together), func(t *testing.T) {
+				t.Parallel()
+				b := newTableBench(t, `CREATE TABLE d (id int PRIMARY KEY, ver int, state text NOT NULL DEFAULT 'new', other int NOT NULL DEFAULT 0)`,
+					postgres.TableConfig{Table: "d", Write: postgres.WriteUpsert, Version: version})
+				values := []string{`{"id":1,"ver":1,"state":"paid"}`, `{"id":2,"ver":1,"state":"x","other":5}`, `{"id":1,"ver":2,"other":3}`, `{"id":1,"ver":3}`}
+				if together {
+					b.settle(values...)
+				} else {
+					for _, v := range values {
+						b.settle(v)
+					}
+				}
+				if got := b.ask("SELECT string_agg(concat_ws(',', id, ver, state, other), ' ' ORDER BY id) FROM d"); got != "1,3,paid,3 2,1,x,5" {
+					t.Error(got)
+				}
+			})
+		}
+	}
+}
