@@ -655,6 +655,9 @@ func (h *history) finish() {
 	}
 	h.waitFor("everything is settled", h.settled)
 	h.sleep(100) // nothing is done afterwards that would undo it
+	if slices.ContainsFunc(h.logs, func(l *modelLog) bool { return l.cut }) {
+		h.sleep(3000) // it may end where the row stood: longer than any back-off
+	}
 	h.waitFor("everything stays settled", h.settled)
 	for _, m := range h.living() {
 		m.in.Drain()
