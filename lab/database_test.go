@@ -399,3 +399,26 @@ func TestReadOnlyForAWhile(t *testing.T) {
 	readOnly("off")
 	w.check()
 }
+
+// G5: a message that the database refuses costs its own dead letter, and no connection.
+func TestRefusedMessageIsBuriedAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	_, err := w.db.Exec(within(t), "ALTER TABLE effect ADD CHECK (d < 1000)")
+	must(t, err)
+	w.send(0, 3)
+	w.before(0, 1) // its amount is refused
+	w.send(0, 20)
+	c := w.run()
+	w.caughtUp()
+	if n := count(t, w, "semel.dead_letter WHERE sqlstate = '23514'"); n != 1 {
+		t.Errorf("%d dead letters", n)
+	}
+	if n := count(t, w, "effect"); n != 23 {
+		t.Errorf("%d effects", n)
+	}
+	if c.outages.Load() > 0 {
+		t.Error("a bad message was taken for an outage")
+	}
+	w.ackedAll()
+}
