@@ -65,7 +65,7 @@ func TestConnectionIsCutAtCommit(t *testing.T) {
 			memory := memories[r.IntN(2)]
 			w := newWorld(t, 1, with(memory), func(s *spec) { s.Batch = 2 })
 			p, through := w.proxied()
-			i := p.Inject(lab.Fault{At: lab.Sometimes(r, 0.5, lab.IsCommit), Do: c.do, Times: c.rounds})
+			i := p.Inject(lab.Fault{At: lab.Sometimes(r, 0.3, lab.IsCommit), Do: c.do, Times: c.rounds})
 			stop := w.load(n, memory == inbox.MemoryInbox)
 			one := w.run(through)
 			switch c.do {
