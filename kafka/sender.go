@@ -25,11 +25,18 @@ type SenderConfig struct {
 	// MaxBytes bounds what is handed over and not yet durable: Send waits.
 	// Default 32 MiB.
 	MaxBytes int
+	// BatchBytes bounds a batch, and with it a message, before compression. More
+	// than the topic's max.message.bytes is refused by the broker. Default 1,000,012,
+	// a little less than topics take by default.
+	BatchBytes int
 	// Options are for the client: TLS, SASL ([Security]), compression, hooks.
 	Options []kgo.Opt
 	// Logger gets the client's warnings. Default: none.
 	Logger *slog.Logger
 }
+
+// DefaultBatchBytes is the bound of a batch where none is given.
+const DefaultBatchBytes = 1_000_012
 
 // Sender sends messages until they are durable in the log: as an idempotent
 // producer, acknowledged by all replicas in sync. Partitions are those that the
@@ -45,11 +52,15 @@ func NewSender(cfg SenderConfig) (*Sender, error) {
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = 32 << 20
 	}
+	if cfg.BatchBytes <= 0 {
+		cfg.BatchBytes = DefaultBatchBytes
+	}
 	opts := append(slices.Clone(cfg.Options),
 		kgo.SeedBrokers(cfg.Brokers...),
 		kgo.ClientID(clientID),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.MaxBufferedBytes(cfg.MaxBytes),
+		kgo.MaxBufferedBytes(max(cfg.MaxBytes, cfg.BatchBytes)),
+		kgo.ProducerBatchMaxBytes(int32(cfg.BatchBytes)),
 		kgo.MetadataMinAge(250*time.Millisecond),
 		kgo.UnknownTopicRetries(3),
 		// Whoever gives up waiting is told at once; whether the message is in the

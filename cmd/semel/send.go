@@ -25,22 +25,17 @@ type send struct {
 	repeat    float64
 	seed      uint64
 	create    int32
+	settings  map[string]string
 	json      bool
 
 	topic  string
 	idOf   expr
 	keyOf  expr
-	sender sender
+	client *client
 	batch  []outgoing
 	bytes  int
 	counts sendCounts
 	drawn  time.Time
-}
-
-// sender is what send needs of a broker client: an error a message, nil where
-// it is durable in the log.
-type sender interface {
-	Send(ctx context.Context, ms []semel.Message) []error
 }
 
 // outgoing is a message with the line that it comes from.
@@ -51,7 +46,14 @@ type outgoing struct {
 	repeat bool
 }
 
-func (o outgoing) size() int { return 100 + len(o.Key) + len(o.Value) }
+// size is at least what the message takes in a batch.
+func (o outgoing) size() int {
+	n := 100 + len(o.Key) + len(o.Value)
+	for _, h := range o.Headers {
+		n += 10 + len(h.Name) + len(h.Value)
+	}
+	return n
+}
 
 // sendCounts is what is printed at the end.
 type sendCounts struct {
@@ -100,6 +102,7 @@ headers.name.`,
 	f.Float64Var(&s.repeat, "repeat", 0, "send this `SHARE` (0 to 1) of the lines again, as new records with the same ID, near and far")
 	f.Uint64Var(&s.seed, "seed", 1, "choose the same repeats as another run with this seed `N`")
 	f.Int32Var(&s.create, "create", 0, "make the topic with `N` partitions if it is missing")
+	f.StringToStringVar(&s.settings, "topic-config", nil, "a `SETTING=VALUE` of the topic that --create makes, such as max.message.bytes (may be repeated)")
 	f.BoolVar(&s.json, "json", false, "the counts at the end as a JSON object")
 	s.cluster.add(f)
 	return cmd
@@ -116,10 +119,10 @@ func (s *send) Run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	if err := client.ensureTopic(ctx, s.topic, s.create, s.partition); err != nil {
+	if err := client.ensureTopic(ctx, s.topic, s.create, s.settings, s.partition); err != nil {
 		return err
 	}
-	s.sender = client
+	s.client = client
 
 	began := time.Now()
 	err = s.sendAll(ctx, args[1:])
@@ -146,6 +149,9 @@ func (s *send) prepare() (err error) {
 	}
 	if s.repeat < 0 || s.repeat > 1 {
 		return usage(fmt.Errorf("--repeat: %v is no share", s.repeat), "between 0 and 1")
+	}
+	if len(s.settings) > 0 && s.create == 0 {
+		return usage(errors.New("--topic-config is for a topic that --create makes"), "")
 	}
 	if s.idOf, err = compile("--id", s.id); err != nil {
 		return err
@@ -214,6 +220,14 @@ func (s *send) message(l line) (outgoing, error) {
 
 func (s *send) add(ctx context.Context, os ...outgoing) error {
 	for _, o := range os {
+		if o.size() > s.client.config.BatchBytes {
+			if err := s.flush(ctx); err != nil {
+				return err
+			}
+			if err := s.client.widen(o.size()); err != nil {
+				return err
+			}
+		}
 		s.batch = append(s.batch, o)
 		s.bytes += o.size()
 		if len(s.batch) >= sendMessages || s.bytes >= sendBytes {
@@ -235,7 +249,7 @@ func (s *send) flush(ctx context.Context) error {
 		ms[i] = o.Message
 	}
 	var first error
-	for i, err := range s.sender.Send(ctx, ms) {
+	for i, err := range s.client.Send(ctx, ms) {
 		o := s.batch[i]
 		switch {
 		case err != nil && first == nil:
