@@ -33,12 +33,16 @@ func NewAdmin(cfg AdminConfig) (*Admin, error) {
 		return nil, errors.New("kafka: no brokers")
 	}
 	cl, err := kgo.NewClient(append(slices.Clone(cfg.Options),
-		kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID(clientID), kgo.RetryTimeout(6*time.Second))...)
+		kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID(clientID), kgo.RetryTimeout(6*time.Second),
+		kgo.MetadataMinAge(adminPause))...) // who asks wants to know how it is now
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	return &Admin{cl: cl, adm: kadm.NewClient(cl)}, nil
 }
+
+// adminPause is between questions about the same topics.
+const adminPause = 20 * time.Millisecond
 
 // Close frees the connections.
 func (a *Admin) Close() { a.cl.Close() }
@@ -55,7 +59,8 @@ func (a *Admin) Cluster(ctx context.Context) (string, error) {
 // ErrTopicExists is answered when a topic to be created is there.
 var ErrTopicExists error = kerr.TopicAlreadyExists
 
-// CreateTopic makes a topic with the cluster's replication factor.
+// CreateTopic makes a topic with the cluster's replication factor, and answers when
+// it can be used: a broker says that it is made before it knows of it.
 func (a *Admin) CreateTopic(ctx context.Context, name string, partitions int32, configs map[string]string) error {
 	cs := make(map[string]*string, len(configs))
 	for k, v := range configs {
@@ -68,7 +73,28 @@ func (a *Admin) CreateTopic(ctx context.Context, name string, partitions int32, 
 	if err != nil {
 		return fmt.Errorf("create topic %s: %w", name, err)
 	}
-	return nil
+	within, cancel := context.WithTimeout(ctx, usableWithin)
+	defer cancel()
+	for !a.led(within, name, partitions) && pause(within, adminPause) == nil {
+	}
+	return ctx.Err()
+}
+
+// usableWithin is how long a new topic is waited for; whoever uses it waits on.
+const usableWithin = 10 * time.Second
+
+// led says whether all partitions of a topic have a leader.
+func (a *Admin) led(ctx context.Context, topic string, partitions int32) bool {
+	md, err := a.adm.ListTopics(ctx, topic)
+	if err != nil || len(md[topic].Partitions) != int(partitions) {
+		return false
+	}
+	for _, p := range md[topic].Partitions {
+		if p.Err != nil || p.Leader < 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // DeleteTopic deletes a topic and all that is in it.
@@ -139,7 +165,7 @@ type Offset = inbox.Ack
 
 // Offsets are those of the group, by partition; none of a group that isn't there.
 func (a *Admin) Offsets(ctx context.Context, group string) ([]Offset, error) {
-	offsets, err := offsetsOf(ctx, a.adm, group)
+	offsets, err := coordinated(ctx, func() (kadm.OffsetResponses, error) { return offsetsOf(ctx, a.adm, group) })
 	if err != nil {
 		return nil, fmt.Errorf("offsets of group %s: %w", group, err)
 	}
@@ -218,10 +244,13 @@ type Group struct {
 
 // Group describes a group; one that isn't there is Dead.
 func (a *Admin) Group(ctx context.Context, group string) (Group, error) {
-	gs, err := a.adm.DescribeGroups(ctx, group)
-	if err == nil {
-		err = gs.Error()
-	}
+	gs, err := coordinated(ctx, func() (kadm.DescribedGroups, error) {
+		gs, err := a.adm.DescribeGroups(ctx, group)
+		if err == nil {
+			err = gs.Error()
+		}
+		return gs, err
+	})
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return Group{State: "Dead"}, nil
 	}
@@ -230,4 +259,17 @@ func (a *Admin) Group(ctx context.Context, group string) (Group, error) {
 	}
 	g := gs[group]
 	return Group{State: g.State, Members: len(g.Members)}, nil
+}
+
+// coordinated asks again while there is no coordinator: a cluster makes the topic
+// for groups when it is first asked for one.
+func coordinated[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, usableWithin)
+	defer cancel()
+	for {
+		answer, err := ask()
+		if !errors.Is(err, kerr.CoordinatorNotAvailable) || pause(ctx, 10*adminPause) != nil {
+			return answer, err
+		}
+	}
 }
