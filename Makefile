@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 
 # What runs against a real Apache Kafka, and against a second PostgreSQL; what isn't there yet is left out.
-KAFKA_PKGS    ?= $(addsuffix /...,$(wildcard ./kafka ./cmd ./lab ./internal/daemon ./internal/testenv))
+KAFKA_PKGS    ?= $(addsuffix /...,$(wildcard ./kafka ./cmd ./lab ./internal/daemon ./internal/realdata ./internal/testenv))
 POSTGRES_PKGS ?= $(addsuffix /...,$(wildcard ./postgres ./sqldb ./internal/devenv ./internal/testenv))
 
 TEST_FLAGS ?=
@@ -25,7 +25,7 @@ help: ## this list
 
 .PHONY: setup
 setup: ## bring what building and testing need; as root it may install packages, and says so
-	scripts/setup.sh go cc postgres java maven
+	scripts/setup.sh go cc postgres java maven python
 	$(GO) list -deps -test ./... >/dev/null
 
 .PHONY: build
@@ -41,7 +41,7 @@ demo: ## watch repeats and kills do no harm, on an embedded broker and a real Po
 
 .PHONY: test
 test: ## everything, on real PostgreSQL and the embedded broker, under the race detector
-	scripts/setup.sh go cc postgres
+	scripts/setup.sh go cc postgres python
 	$(with_postgres) $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
 
 .PHONY: race
@@ -58,7 +58,8 @@ test-kafka: ## the same suites on a real Apache Kafka, started for it
 .PHONY: test-real-data
 test-real-data: ## real input, whole: SEMEL_REAL_DATA=folder that holds it
 	@[[ -n "$${SEMEL_REAL_DATA:-}" ]] || { echo "SEMEL_REAL_DATA is not set: the folder of flights, webhooks and hard lines" >&2; exit 1; }
-	$(with_postgres) $(GO) test -count=1 -timeout 60m -run RealData -v ./...
+	scripts/setup.sh go postgres python
+	SEMEL_REAL_DATA=$$(realpath "$$SEMEL_REAL_DATA") $(with_postgres) $(GO) test -count=1 -timeout 60m -run RealData -v ./internal/realdata
 
 .PHONY: mutants
 mutants: ## the code with each guard off: the tests that are named for it must fail

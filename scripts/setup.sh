@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# setup.sh TOOL...: make sure that go, cc, postgres, java, maven are there. As root on a system with apt it installs
-# what is missing, and says so; otherwise it says what to install, and fails.
+# setup.sh TOOL...: make sure that go, cc, postgres, java, maven, python are there. As root on a system with apt it
+# installs what is missing, and says so; otherwise it says what to install, and fails.
 set -euo pipefail
 
 have() {
 	case $1 in
 	go | cc) command -v "$1" >/dev/null ;;
 	maven) command -v mvn >/dev/null ;;
+	python) command -v python3 >/dev/null ;;
 	java) [[ -x ${JAVA_HOME:-/nowhere}/bin/java ]] || command -v java >/dev/null ;;
 	postgres)
 		[[ -n ${SEMEL_POSTGRES_BIN:-} ]] || command -v postgres >/dev/null ||
@@ -23,6 +24,7 @@ debian() {
 	postgres) echo postgresql ;;
 	java) echo default-jre-headless ;;
 	maven) echo maven ;;
+	python) echo python3 ;;
 	esac
 }
 
