@@ -389,13 +389,16 @@ func (l *lane[T]) wait(ctx context.Context, err error, what string) error {
 	}
 	if what == "database" && !l.outage.left && now.Sub(l.outage.since) > l.cfg.CutOff {
 		l.log.Warn("no database for too long: leaving the group, so that a member that has one can take over")
-		if err := l.cfg.Source.Leave(ctx); err == nil {
-			l.outage.left = true
-			for p := range l.parts {
-				tell(l.cfg.Observe.Dropped, p)
-			}
-			clear(l.parts)
+		// Also without an answer: the source has given all partitions up. (Else they
+		// are claimed again when the database is back, from whoever has them then.)
+		if err := l.cfg.Source.Leave(ctx); err != nil {
+			l.log.Warn("the group could not be left", "error", err)
 		}
+		l.outage.left = true
+		for p := range l.parts {
+			tell(l.cfg.Observe.Dropped, p)
+		}
+		clear(l.parts)
 	}
 	if len(l.parts) > 0 && what != "broker" {
 		return nil // Poll waits, and lets rebalances through

@@ -66,7 +66,8 @@ type Source interface {
 	Evict(ctx context.Context, members []string) error
 
 	// Leave hands outstanding acks to the broker, waits for them, and leaves the
-	// group, so that the partitions move on at once. A later Poll joins again.
+	// group, so that the partitions move on at once. A later Poll joins again. With
+	// an error too all partitions are given up.
 	Leave(ctx context.Context) error
 
 	// Close leaves and frees everything.
