@@ -52,8 +52,7 @@ func (l *lane[T]) proveOnce(ctx context.Context) error {
 		}
 		if !ok {
 			err := l.introduce(ctx, topic, todo...)
-			var broker *brokerError
-			if err != nil && !errors.As(err, &broker) && !halted(err) && l.cfg.Store.Class(err) == ClassConflict {
+			if err != nil && !isBroker(err) && !halted(err) && l.cfg.Store.Class(err) == ClassConflict {
 				// another member is at it
 				for _, p := range todo {
 					p.due.at = time.Now().Add(50 * time.Millisecond)
@@ -66,6 +65,7 @@ func (l *lane[T]) proveOnce(ctx context.Context) error {
 		}
 	}
 	var marks []Mark
+	var unproved error
 	for _, p := range todo {
 		w, ok := find(byTopic[p.Topic], p.Partition)
 		if !ok { // deleted a moment ago
@@ -76,6 +76,9 @@ func (l *lane[T]) proveOnce(ctx context.Context) error {
 		switch {
 		case halted(err):
 			return err
+		case isBroker(err):
+			unproved = err
+			continue
 		case errors.Is(err, errStale), errors.Is(err, ErrNoRow), err != nil && l.cfg.Store.Class(err) == ClassConflict:
 			l.log.Info("claim tried again", "topic", p.Topic, "partition", p.Number, "error", err)
 			p.due.after(50*time.Millisecond, 2*time.Second)
@@ -87,7 +90,7 @@ func (l *lane[T]) proveOnce(ctx context.Context) error {
 		marks = append(marks, Mark{p.Partition, row.Next})
 	}
 	if len(marks) == 0 {
-		return nil
+		return unproved
 	}
 	if err := l.cfg.Source.Seek(ctx, marks); err != nil {
 		return &brokerError{err}
@@ -96,10 +99,10 @@ func (l *lane[T]) proveOnce(ctx context.Context) error {
 		p := l.parts[m.Partition]
 		p.proven, p.due, p.moved = true, due{}, true
 	}
-	if l.outage.what != "handler" { // that is over when a batch commits
+	if unproved == nil && l.outage.what != "handler" { // that is over when a batch commits
 		l.outage = outage{}
 	}
-	return nil
+	return unproved
 }
 
 func (l *lane[T]) unproven() []*part {

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -144,15 +145,18 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 	if l.paused {
 		return nil
 	}
-	if err := l.prove(ctx); err != nil {
+	// A partition that the broker can't prove now, because nobody leads it, doesn't
+	// hold the others.
+	unproved := l.prove(ctx)
+	if unproved != nil && !isBroker(unproved) {
 		l.giveBack(d.Runs)
-		return err
+		return unproved
 	}
-	if l.outage.since.IsZero() {
+	if unproved == nil && l.outage.since.IsZero() {
 		l.setState(StateRunning, "")
 	}
-	if err := l.settle(ctx, d.Runs); err != nil {
-		return err
+	if err := l.settle(ctx, d.Runs); err != nil || unproved != nil {
+		return cmp.Or(err, unproved)
 	}
 	return l.forget(ctx)
 }
@@ -515,6 +519,11 @@ type brokerError struct{ err error }
 
 func (e *brokerError) Error() string { return e.err.Error() }
 func (e *brokerError) Unwrap() error { return e.err }
+
+func isBroker(err error) bool {
+	var b *brokerError
+	return errors.As(err, &b)
+}
 
 // idRule is the rule's name as it is recorded.
 func (c *Config[T]) idRule() string {
