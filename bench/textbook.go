@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
-
-	"encoding/json"
 )
 
 // textbook is the consumer that tutorials show: per message a transaction with

@@ -17,13 +17,15 @@ func TestPanicOfAnIDRuleBuriesItsMessage(t *testing.T) {
 	keys = append(keys, w.send(0, 3, 5)...)
 	rule := semel.HeaderID("message-id")
 	w.start(func(c *inbox.Config[*inboxtest.Tx]) {
-		c.ID = semel.IDRule{Name: rule.Name, Sent: func(*semel.Message) string { panic("sent") },
+		c.ID = semel.IDRule{
+			Name: rule.Name, Sent: func(*semel.Message) string { panic("sent") },
 			Of: func(m *semel.Message) (semel.ID, error) {
 				if string(m.Key) == "bad" {
 					panic("a message that this rule didn't think of")
 				}
 				return rule.Of(m)
-			}}
+			},
+		}
 	})
 	w.settledTo(6)
 	w.wantOnce(keys...)
