@@ -134,15 +134,13 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 	if err != nil {
 		return &brokerError{err}
 	}
-	if l.outage.what == "broker" {
-		l.outage = outage{}
-	}
 	l.assigned(d)
 	if err := l.look(ctx); err != nil {
 		l.giveBack(d.Runs)
 		return err
 	}
 	if l.paused {
+		l.over("broker")
 		return nil
 	}
 	// A partition that the broker can't prove now, because nobody leads it, doesn't
@@ -152,13 +150,23 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 		l.giveBack(d.Runs)
 		return unproved
 	}
-	if unproved == nil && l.outage.since.IsZero() {
-		l.setState(StateRunning, "")
+	if unproved == nil {
+		l.over("broker")
+		if l.outage.since.IsZero() {
+			l.setState(StateRunning, "")
+		}
 	}
 	if err := l.settle(ctx, d.Runs); err != nil || unproved != nil {
 		return cmp.Or(err, unproved)
 	}
 	return l.forget(ctx)
+}
+
+// over ends an outage of what.
+func (l *lane[T]) over(what string) {
+	if l.outage.what == what {
+		l.outage = outage{}
+	}
 }
 
 // giveBack is for what was polled and not looked at: it is read again. (Else it
@@ -286,9 +294,7 @@ func (l *lane[T]) look(ctx context.Context) error {
 		return err
 	}
 	l.reread = time.Now()
-	if l.outage.what == "database" {
-		l.outage = outage{}
-	}
+	l.over("database")
 	rows := make(map[semel.Partition]*Row, len(look.Rows))
 	for i := range look.Rows {
 		rows[look.Rows[i].Partition] = &look.Rows[i]

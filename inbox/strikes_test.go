@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,6 +41,29 @@ func TestOutageInsideABatchIsTriedLessAndLessOften(t *testing.T) {
 		c.Store = full{c.Store, &tries}
 		c.Handler = func(context.Context, *inboxtest.Tx, semel.Message) error { return context.DeadlineExceeded }
 	})
+	began := time.Now()
+	until(t, "six tries", func() bool { return tries.Load() >= 6 })
+	if took := time.Since(began); took < time.Second { // 50, 100, 200, 400 and 800 ms apart
+		t.Errorf("six tries in %s", took)
+	}
+}
+
+// unheard is a broker that delivers, and answers no question.
+type unheard struct {
+	inbox.Source
+	tries *atomic.Int64
+}
+
+func (s unheard) Witness(context.Context, []string) ([]inbox.Witness, error) {
+	s.tries.Add(1)
+	return nil, errors.New("not authorized")
+}
+
+func TestUnansweredWitnessIsAskedLessAndLessOften(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	var tries atomic.Int64
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Source = unheard{c.Source, &tries} })
 	began := time.Now()
 	until(t, "six tries", func() bool { return tries.Load() >= 6 })
 	if took := time.Since(began); took < time.Second { // 50, 100, 200, 400 and 800 ms apart
