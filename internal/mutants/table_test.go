@@ -4,6 +4,7 @@ package mutants
 const (
 	lane     = "inbox/lane.go"
 	settle   = "inbox/settle.go"
+	attempt  = "inbox/attempt.go"
 	claim    = "inbox/claim.go"
 	prove    = "inbox/prove.go"
 	batch    = "inbox/batch.go"
@@ -99,7 +100,7 @@ var machine = []mutant{
 	},
 	{
 		guard: "admission",
-		edits: []edit{{settle, `	if l.cfg.Memory == MemoryInbox {
+		edits: []edit{{attempt, `	if l.cfg.Memory == MemoryInbox {
 		ids :=`, `	if false {
 		ids :=`}},
 		tests: []string{"TestProducersRepeatIsADuplicate"},
@@ -124,7 +125,7 @@ var machine = []mutant{
 	},
 	{
 		guard: "ack after COMMIT",
-		edits: []edit{{settle, `	if err := tx.Commit(committing, settled); err != nil {`, `	for i, s := range b.stretches {
+		edits: []edit{{attempt, `	if err := tx.Commit(committing, settled); err != nil {`, `	for i, s := range b.stretches {
 		l.cfg.Source.Ack([]Ack{l.ack(s.part.Partition, spans[i].TopicID, s.part.first, s.to)})
 	}
 	if err := tx.Commit(committing, settled); err != nil {`}},
@@ -283,12 +284,12 @@ var machine = []mutant{
 	},
 	{
 		guard: "what the limit counted is forgotten with its transaction",
-		edits: []edit{{settle, `	if err := tx.Commit(committing, settled); err != nil {
-		return fail(err, -1)
+		edits: []edit{{attempt, `	if err := tx.Commit(committing, settled); err != nil {
+		return failed(tx, err, -1)
 	}
 	l.limit = marks`, `	l.limit = marks
 	if err := tx.Commit(committing, settled); err != nil {
-		return fail(err, -1)
+		return failed(tx, err, -1)
 	}`}},
 		tests: []string{"TestLimitCountsOnlyWhatWasCommitted"},
 	},

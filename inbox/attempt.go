@@ -1,0 +1,337 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/semelhq/semel"
+)
+
+// attempt is one transaction: fence, admit, apply, bury, commit; then the ack. Its
+// error is a [FencedError], a slowError, a stopAt, or a failure.
+func (l *lane[T]) attempt(ctx context.Context, b batch) error {
+	began := time.Now()
+	spans := make([]Span, len(b.stretches))
+	for i, s := range b.stretches {
+		spans[i] = s.span()
+	}
+	todo := l.sort(b)
+	// Fence first, so that no effect precedes the check.
+	tx, end, err := l.begin(ctx, spans)
+	if err != nil {
+		return err
+	}
+	defer end()
+	fresh, at, err := l.admit(ctx, tx, todo)
+	if err != nil {
+		return failed(tx, err, -1)
+	}
+	if err := l.apply(ctx, tx, fresh, at); err != nil {
+		return err
+	}
+	letters, marks, err := l.dead(b)
+	if err != nil {
+		return err
+	}
+	if len(letters) > 0 {
+		if err := tx.Bury(ctx, letters); err != nil {
+			return failed(tx, err, -1)
+		}
+	}
+	settled := make([]Settled, len(b.stretches))
+	for i, s := range b.stretches {
+		settled[i] = Settled{Span: spans[i], Accounts: s.accounts()}
+	}
+	committing, cancel := context.WithTimeout(ctx, l.cfg.CutOff)
+	defer cancel()
+	if err := tx.Commit(committing, settled); err != nil {
+		return failed(tx, err, -1)
+	}
+	l.limit = marks
+	l.committed(b, settled, time.Since(began))
+	return nil
+}
+
+// failure is why a transaction didn't commit.
+type failure struct {
+	class  Class
+	err    error
+	at     int // the item that failed; -1 unknown
+	tx     describer
+	source string // who is out, for an outage
+}
+
+type describer interface {
+	Describe(err error) (sqlstate, text string)
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// stopAt says that everything before an item may be committed, and then the
+// consumer halts.
+type stopAt struct {
+	at   int
+	halt *HaltError
+}
+
+func (s *stopAt) Error() string { return s.halt.Error() }
+
+// failed is an error that was met inside a transaction.
+func failed[T any](tx Tx[T], err error, at int) *failure {
+	f := &failure{class: tx.Class(err), err: err, at: at, tx: tx, source: "database"}
+	var out *semel.OutageError
+	if errors.As(err, &out) {
+		f.class, f.source = ClassOutage, "handler"
+	}
+	return f
+}
+
+func asFailure(err error) *failure {
+	var f *failure
+	if errors.As(err, &f) {
+		return f
+	}
+	return nil
+}
+
+// begin opens the transaction; end rolls back what was not committed.
+func (l *lane[T]) begin(ctx context.Context, spans []Span) (tx Tx[T], end func(), err error) {
+	beginning, cancel := context.WithCancel(ctx) // lasts as long as the transaction
+	late := time.AfterFunc(l.cfg.CutOff/2, cancel)
+	tx, err = l.cfg.Store.Begin(beginning, spans)
+	late.Stop()
+	if err == nil {
+		return tx, func() { tx.Rollback(context.WithoutCancel(ctx)); cancel() }, nil
+	}
+	cancel()
+	var fenced *FencedError
+	if errors.As(err, &fenced) {
+		return nil, nil, fenced
+	}
+	return nil, nil, &failure{class: l.cfg.Store.Class(err), err: err, at: -1, source: "database"}
+}
+
+// todo are the items that may have an effect, or an ID to remember.
+type todo struct {
+	items   []*Item
+	at      []int    // their places in the batch
+	repeats []repeat // inside the batch
+}
+
+// sort forgets earlier verdicts and takes out repeats inside the batch: the
+// first of an ID stands for it, as if they came one by one.
+func (l *lane[T]) sort(b batch) todo {
+	t := todo{items: make([]*Item, 0, b.n), at: make([]int, 0, b.n)}
+	b.each(func(_ int, it *Item) { it.reset() })
+	if t.repeats = b.repeats; !b.marked && l.cfg.Memory != MemoryPosition {
+		t.repeats = repeats(b, make(map[semel.ID]*Item, b.n))
+	}
+	next := t.repeats
+	b.each(func(i int, it *Item) {
+		if len(next) > 0 && next[0].it == it {
+			it.Outcome = DuplicateID
+			next = next[1:]
+			return
+		}
+		t.items, t.at = append(t.items, it), append(t.at, i)
+	})
+	return t
+}
+
+// admit asks the inbox which of the items are fresh, and answers those that are
+// to be applied.
+func (l *lane[T]) admit(ctx context.Context, tx Tx[T], t todo) (fresh []*Item, at []int, err error) {
+	if l.cfg.Memory == MemoryInbox {
+		ids := make([]Admission, 0, len(t.items))
+		asked := make([]*Item, 0, len(t.items))
+		for _, it := range t.items {
+			if !it.identified() {
+				continue // nothing to remember: it is dead
+			}
+			ids = append(ids, Admission{ID: it.ID, Digest: it.Digest, Dead: it.Err != nil})
+			asked = append(asked, it)
+		}
+		if len(ids) > 0 {
+			verdicts, err := tx.Admit(ctx, ids)
+			if err != nil {
+				return nil, nil, err
+			}
+			if len(verdicts) != len(ids) {
+				panic(fmt.Sprintf("inbox: %d verdicts for %d IDs", len(verdicts), len(ids)))
+			}
+			for i, v := range verdicts {
+				if v != Fresh {
+					l.repeat(asked[i], v)
+				}
+			}
+		}
+	}
+	for _, r := range t.repeats {
+		v, err := l.judgeRepeat(ctx, tx, r)
+		if err != nil {
+			return nil, nil, err
+		}
+		l.repeat(r.it, v)
+	}
+	for i, it := range t.items {
+		if it.Outcome == Applied {
+			fresh, at = append(fresh, it), append(at, t.at[i])
+		}
+	}
+	return fresh, at, nil
+}
+
+// repeat settles an item whose ID was known.
+func (l *lane[T]) repeat(it *Item, v Verdict) {
+	it.verdict = v
+	if v == Collision {
+		tell(l.cfg.Observe.Collision, it.Position().Log)
+		if l.cfg.OnCollision != CollisionDuplicate && it.Err == nil {
+			it.bury(DeadCollision, errCollision, true)
+			return
+		}
+	}
+	it.Outcome = DuplicateID
+}
+
+var errCollision = errors.New("another message with this ID was settled before, with other content")
+
+// judgeRepeat judges a repeat inside the batch as if the messages came one by one:
+// by what is kept of the ID, which is of the first of them only if that was fresh.
+func (l *lane[T]) judgeRepeat(ctx context.Context, tx Tx[T], r repeat) (Verdict, error) {
+	first, it := l.digest(r.first), l.digest(r.it)
+	switch {
+	case first == it:
+		return max(r.first.verdict, Duplicate), nil
+	case r.first.verdict == Fresh && differ(first, it):
+		return Collision, nil
+	case r.first.verdict == Fresh:
+		return Duplicate, nil
+	}
+	vs, err := tx.Admit(ctx, []Admission{{ID: r.it.ID, Digest: it}})
+	if err != nil {
+		return 0, err
+	}
+	return vs[0], nil
+}
+
+// digest is the item's own, or made now.
+func (l *lane[T]) digest(it *Item) Digest {
+	if d, ok := l.effect.(Digester); ok && it.Err == nil && it.Digest == (Digest{}) {
+		it.Digest = d.Digest(&it.Message)
+	}
+	return it.Digest
+}
+
+// differ says whether two digests are known to differ.
+func differ(a, b Digest) bool { return a != b && a != (Digest{}) && b != (Digest{}) }
+
+// apply makes the effects of the fresh items; at are their places in the batch.
+func (l *lane[T]) apply(ctx context.Context, tx Tx[T], fresh []*Item, at []int) error {
+	if len(fresh) == 0 {
+		return nil
+	}
+	err := call(func() error { return l.effect.Apply(ctx, tx, fresh) })
+	var slow *slowError
+	var named *semel.FailedAtError
+	switch {
+	case errors.As(err, &slow):
+		return &slowError{done: at[slow.done]}
+	case errors.As(err, &named) && named.Index >= 0 && named.Index < len(at):
+		return failed(tx, named.Err, at[named.Index])
+	case err != nil:
+		return failed(tx, err, -1)
+	}
+	for _, it := range fresh {
+		if it.Err == nil {
+			continue
+		}
+		if it.Class == DeadCollision { // the target itself remembers
+			tell(l.cfg.Observe.Collision, it.Position().Log)
+		}
+		it.bury(it.Class, it.Err, true)
+	}
+	return nil
+}
+
+// dead collects the letters of a batch, and stops where a policy says that one
+// message must not be buried.
+func (l *lane[T]) dead(b batch) (letters []DeadLetter, marks limit, err error) {
+	marks = l.limit
+	b.each(func(i int, it *Item) {
+		if err != nil {
+			return
+		}
+		dead := it.Outcome == Dead
+		if dead && l.halts(it.Class) {
+			err = &stopAt{i, &HaltError{
+				Partition: it.Position().Log, Kind: string(it.Class),
+				Why:  fmt.Sprintf("offset %d: %v", it.Offset, it.Err),
+				Hint: "mend the message's cause, or let the route bury such messages", Err: it.Err,
+			}}
+			return
+		}
+		if over := marks.settle(dead); over != nil {
+			err = &stopAt{i, &HaltError{
+				Partition: it.Position().Log, Kind: "limit",
+				Why:  fmt.Sprintf("offset %d: %v; this one: %v", it.Offset, over, it.Err),
+				Hint: "if the messages are bad, raise on_error.limit; if the route is, mend it", Err: it.Err,
+			}}
+			return
+		}
+		if dead {
+			letters = append(letters, l.letter(it))
+		}
+	})
+	return letters, marks, err
+}
+
+func (l *lane[T]) halts(c DeadClass) bool {
+	switch c {
+	case DeadMissingID:
+		return l.cfg.OnError.Halt || l.cfg.OnMissingID == MissingHalt
+	case DeadCollision:
+		return l.cfg.OnError.Halt || l.cfg.OnCollision == CollisionHalt
+	}
+	return l.cfg.OnError.Halt
+}
+
+func (l *lane[T]) letter(it *Item) DeadLetter {
+	d := DeadLetter{
+		Message: it.Message, ID: it.ID, Class: it.Class, SQLState: it.sqlstate,
+		Error: it.Err.Error(), Attempts: max(it.attempts, 1), SentID: it.SentID,
+	}
+	if d.SentID == "" && l.cfg.ID.Sent != nil && it.Class != DeadMissingID {
+		_ = call(func() error { d.SentID = l.cfg.ID.Sent(&it.Message); return nil }) // it may panic as Of did
+	}
+	return d
+}
+
+// committed tells everybody, and the broker, after COMMIT was answered.
+func (l *lane[T]) committed(b batch, settled []Settled, took time.Duration) {
+	l.outage, l.strikes = outage{}, 0
+	o := l.cfg.Observe
+	acks := make([]Ack, len(b.stretches))
+	for i, s := range b.stretches {
+		p := s.part
+		p.next, p.moved, p.trouble = s.to, true, trouble{}
+		p.due = due{}
+		acks[i] = l.ack(p.Partition, p.claim.TopicID, p.first, p.next)
+		tell2(o.Settled, p.Partition, settled[i].Accounts)
+		if o.Moved != nil {
+			var newest time.Time
+			if n := len(s.items); n > 0 {
+				newest = s.items[n-1].Timestamp
+			}
+			o.Moved(Mark{p.Partition, p.next}, p.end, newest)
+		}
+	}
+	l.cfg.Source.Ack(acks)
+	tell2(o.Batch, b.n, took)
+	if b.n >= l.pace && l.pace < l.cfg.Batch.Messages {
+		l.pace = min(l.pace*2, l.cfg.Batch.Messages)
+	}
+}
