@@ -104,6 +104,7 @@ func (r *runRoutes) Run(ctx context.Context, args []string) error {
 	if r.dryRun {
 		return r.try(ctx, cfg)
 	}
+	daemon.CollectFor(cfg.File.Memory)
 	result, err := daemon.Run(r.stop.hard, ctx, cfg)
 	if err != nil {
 		return failed(err)

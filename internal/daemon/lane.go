@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -103,13 +105,23 @@ func (d *daemon) prepare(ctx context.Context, r config.Route, n int) (*postgres.
 	}
 }
 
-// share is a lane's part of the memory for what is fetched and not yet written.
+// share is what a lane's source may hold of the memory. As much again are the
+// rows made of it, what their messages cost beside their bytes, and what the
+// collector has not yet taken back: [CollectFor] keeps the sum inside.
 func (d *daemon) share() int {
 	lanes := 0
 	for _, r := range d.routes {
 		lanes += r.From.Concurrency
 	}
-	return max(1<<20, int(d.parts.file.Memory)/max(1, lanes))
+	return max(1<<20, int(d.parts.file.Memory)/4/max(1, lanes))
+}
+
+// CollectFor makes the collector work harder near the memory that a file gives,
+// less what isn't the collector's. GOMEMLIMIT, if it is set, stands.
+func CollectFor(memory int64) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memory * 3 / 4)
+	}
 }
 
 // source is a member of the route's group; n is its lane.
