@@ -145,7 +145,8 @@ func (r *tableRow) reset(p *tablePlan) {
 }
 
 type tableScratch struct {
-	row sink.Row
+	row    sink.Row
+	fields []int // where each column's field is in the tuple
 }
 
 // NewTable looks at the table and decides how to write to it. The route's
@@ -275,9 +276,13 @@ func (t *Table) fill(p *tablePlan, it *inbox.Item, r *tableRow, s *tableScratch)
 	// A missing ID comes last: the rest is right and may be applied if the
 	// consumer takes the position instead.
 	var err error
-	if it.ID, err = p.mapping.ID(&it.Message, &s.row); err == nil && p.fused && !r.tombstone {
-		it.ID = p.fusedID(r)
+	if p.fused && !r.tombstone {
+		if err = p.mapping.Identified(&s.row); err == nil {
+			it.ID = p.fusedID(r)
+		}
+		return err
 	}
+	it.ID, err = p.mapping.ID(&it.Message, &s.row)
 	return err
 }
 
@@ -285,6 +290,7 @@ func (t *Table) fill(p *tablePlan, it *inbox.Item, r *tableRow, s *tableScratch)
 func (p *tablePlan) encode(r *tableRow, s *tableScratch) error {
 	values := s.row.Values
 	n := len(p.columns)
+	s.fields = append(s.fields[:0], make([]int, n)...)
 	r.tuple = append(r.tuple, 0, 0)
 	for i := range p.columns {
 		c := &p.columns[i]
@@ -299,6 +305,7 @@ func (p *tablePlan) encode(r *tableRow, s *tableScratch) error {
 			continue
 		}
 		at := len(r.tuple)
+		s.fields[i] = at
 		r.tuple = append(r.tuple, 0, 0, 0, 0)
 		var err error
 		if p.text {
@@ -323,11 +330,16 @@ func (p *tablePlan) encode(r *tableRow, s *tableScratch) error {
 			break
 		}
 		at := len(r.key)
-		var err error
-		if r.key, err = p.columns[k.column].enc.binary(append(r.key, 0, 0, 0, 0), v); err != nil {
-			return p.columns[k.column].refused(err)
+		if p.text {
+			var err error
+			if r.key, err = p.columns[k.column].enc.binary(append(r.key, 0, 0, 0, 0), v); err != nil {
+				return p.columns[k.column].refused(err)
+			}
+			binary.BigEndian.PutUint32(r.key[at:], uint32(len(r.key)-at-4))
+		} else {
+			field := r.tuple[s.fields[k.column]:]
+			r.key = append(r.key, field[:4+binary.BigEndian.Uint32(field)]...)
 		}
-		binary.BigEndian.PutUint32(r.key[at:], uint32(len(r.key)-at-4))
 		k.canon(r.key[at+4:])
 	}
 	if len(p.key) == 0 {

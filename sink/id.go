@@ -30,32 +30,43 @@ func (m *Mapping) ID(msg *semel.Message, row *Row) (semel.ID, error) {
 		}
 		return semel.IDOf([]byte("tombstone"), []byte(msg.Topic), msg.Key), nil
 	}
+	if err := m.Identified(row); err != nil {
+		return semel.ID{}, err
+	}
 	var array [8][]byte
 	parts := array[:0]
 	if m.topicInID {
 		parts = append(parts, []byte(msg.Topic))
 	}
+	for _, slot := range m.id {
+		parts = append(parts, idText(row.all[slot]))
+	}
+	return semel.IDOf(parts...), nil
+}
+
+// Identified says whether a row that is no tombstone has all fields of the ID;
+// its errors are those of ID.
+func (m *Mapping) Identified(row *Row) error {
 	for i, slot := range m.id {
 		v := row.all[slot]
 		field := m.idPaths[i].String
 		switch {
 		case v.Kind == Absent:
-			return semel.ID{}, missingID(field(), "absent")
+			return missingID(field(), "absent")
 		case v.Kind == Null:
-			return semel.ID{}, missingID(field(), "null")
+			return missingID(field(), "null")
 		case v.IsDocument():
-			return semel.ID{}, missingID(field(), v.Kind.article()+" is no message ID")
+			return missingID(field(), v.Kind.article()+" is no message ID")
+		case len(m.id) == 1 && v.Kind == String && len(v.Raw) == 2:
+			return missingID(field(), "empty")
+		case len(m.id) == 1 && v.Kind != String && len(idText(v)) == 0:
+			return missingID(field(), "empty")
 		}
-		text := idText(v)
-		if len(text) == 0 && len(m.id) == 1 {
-			return semel.ID{}, missingID(field(), "empty")
-		}
-		parts = append(parts, text)
 	}
 	if len(m.id) == 0 {
-		return semel.ID{}, missingID("", "the mapping names no field")
+		return missingID("", "the mapping names no field")
 	}
-	return semel.IDOf(parts...), nil
+	return nil
 }
 
 // Sent is the ID as its sender wrote it: the fields' texts, with a bar between
