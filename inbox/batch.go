@@ -30,8 +30,9 @@ type stretch struct {
 	part     *part
 	from, to int64
 	epochs   []Epoch
-	items    []Item
-	sums     []uint64 // sums[i] is the checksum of the items before i; one more than items
+	messages []semel.Message // as Poll gave them
+	items    []Item          // theirs, once filled
+	sums     []uint64        // sums[i] is the checksum of the items before i; one more than items
 }
 
 // batch shares one transaction; its stretches are in the order of delivery, each
@@ -74,12 +75,12 @@ func (b batch) slice(lo, hi int) batch {
 }
 
 func (s stretch) cut(i, j int) stretch {
-	c := stretch{part: s.part, from: s.from, to: s.to, items: s.items[i:j:j], sums: s.sums[i : j+1]}
+	c := stretch{part: s.part, from: s.from, to: s.to, messages: s.messages[i:j], items: s.items[i:j:j], sums: s.sums[i : j+1]}
 	if i > 0 {
-		c.from = s.items[i].Offset
+		c.from = s.messages[i].Offset
 	}
 	if j < len(s.items) {
-		c.to = s.items[j].Offset
+		c.to = s.messages[j].Offset
 	}
 	for _, e := range s.epochs {
 		if e.First < c.to && (e.First >= c.from || i == 0) {
@@ -87,6 +88,14 @@ func (s stretch) cut(i, j int) stretch {
 		}
 	}
 	return c
+}
+
+// fill makes the items. It is done batch by batch, beside writing.
+func (s stretch) fill() {
+	for i := range s.messages {
+		it := &s.items[i]
+		*it = Item{Message: s.messages[i], Load: it.Load, hash: s.sums[i+1] - s.sums[i]}
+	}
 }
 
 // proven leaves out partitions whose place is no longer sure.
@@ -155,7 +164,7 @@ func (c cutter) cut(stretches []stretch) []batch {
 	for _, s := range stretches {
 		begin := 0
 		for i := range s.items {
-			w := len(s.items[i].Key) + len(s.items[i].Value)
+			w := len(s.messages[i].Key) + len(s.messages[i].Value)
 			full := b.n+(i-begin) >= c.messages || size+w > c.bytes
 			if full && b.n+(i-begin) > 0 {
 				if i > begin {

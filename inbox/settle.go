@@ -120,14 +120,12 @@ func (l *lane[T]) accept(runs []Run) []stretch {
 		}
 		p.end = r.End
 		s := stretch{
-			part: p, from: r.From, to: r.To, epochs: r.Epochs,
+			part: p, from: r.From, to: r.To, epochs: r.Epochs, messages: r.Messages,
 			items: slab[:len(r.Messages):len(r.Messages)], sums: make([]uint64, len(r.Messages)+1),
 		}
 		slab = slab[len(r.Messages):]
 		for i := range r.Messages {
-			it := &s.items[i]
-			*it = Item{Message: r.Messages[i], Load: it.Load, hash: Hash(r.TopicID, r.Messages[i].Offset)}
-			s.sums[i+1] = s.sums[i] + it.hash
+			s.sums[i+1] = s.sums[i] + Hash(r.TopicID, r.Messages[i].Offset)
 		}
 		out = append(out, s)
 	}
@@ -138,6 +136,7 @@ func (l *lane[T]) accept(runs []Run) []stretch {
 // message, which is dead. (Else the process dies of it after each restart.)
 func (l *lane[T]) decode(b batch) {
 	for _, s := range b.stretches {
+		s.fill()
 		if call(func() error { l.read(s.items); return nil }) == nil {
 			continue
 		}
