@@ -222,18 +222,14 @@ func (p *tablePlan) keyArrays(rows []*tableRow) [][]byte {
 	return arrays
 }
 
-// probe asks for keys. A question with ANY, or one look-up for each key, leaves
-// no room for a plan that reads the table whole.
+// probe asks for keys: one look-up for each leaves no room for a plan that reads
+// the table whole. With `key = ANY` the planner does that to a table of 100,000
+// rows, for 5,000 keys: 27 ms instead of 5.
 func (p *tablePlan) probe(more ...string) string {
 	var casts, names, same, out []string
 	for i, k := range p.key {
 		name := pgx.Identifier{p.columns[k.column].name}.Sanitize()
-		cast := fmt.Sprintf("$%d::%s", i+1, k.array)
-		if len(p.key) == 1 {
-			out = append([]string{"t." + name}, more...)
-			return fmt.Sprintf("SELECT %s FROM %s AS t WHERE t.%s = ANY(%s)", strings.Join(out, ", "), p.info.name.sql(), name, cast)
-		}
-		casts = append(casts, cast)
+		casts = append(casts, fmt.Sprintf("$%d::%s", i+1, k.array))
 		names = append(names, fmt.Sprintf("k%d", i))
 		same = append(same, fmt.Sprintf("t.%s = u.k%d", name, i))
 		out = append(out, "t."+name)
