@@ -259,6 +259,16 @@ func (l *lane[T]) tryOpen(ctx context.Context) error {
 			dead = append(dead, o.Member)
 		}
 	}
+	// A process that was killed between joining and its first claim left no row.
+	members, err := l.cfg.Source.Members(ctx)
+	if err != nil { // a restart that takes a session's time is no reason not to start
+		l.log.Info("the group's members aren't known", "error", err)
+	}
+	for _, m := range members {
+		if DeadProcess(m.Process) && !slices.Contains(dead, m.ID) {
+			dead = append(dead, m.ID)
+		}
+	}
 	if len(dead) > 0 {
 		// The killed process lives on at the broker until its session ends, and
 		// the group would wait for it.

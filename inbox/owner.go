@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"strconv"
@@ -24,6 +25,36 @@ func (o Owner) Dead() bool {
 	}
 	now := started(o.PID)
 	return now != o.Started
+}
+
+// processMark begins the names of processes.
+const processMark = "semel"
+
+// Process is the owner's process as a name that a group can show: of letters,
+// digits and hyphens. "" where the system doesn't tell enough.
+func (o Owner) Process() string {
+	if o.Host == "" || o.Started == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(o.Host))
+	return fmt.Sprintf("%s-%x-%d-%s", processMark, sum[:8], o.PID, o.Started)
+}
+
+// DeadProcess says whether a name that [Owner.Process] made is of a process of
+// this host that no longer exists.
+func DeadProcess(name string) bool {
+	parts := strings.Split(name, "-")
+	if len(parts) != 4 || parts[0] != processMark {
+		return false
+	}
+	pid, err := strconv.Atoi(parts[2])
+	if err != nil || pid <= 0 {
+		return false
+	}
+	// the same process as it would be named now, were it alive
+	o := Self()
+	o.PID, o.Started = pid, parts[3]
+	return o.Process() == name && o.Dead()
 }
 
 // host is unique per machine, boot and process namespace, where the system tells

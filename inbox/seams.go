@@ -61,6 +61,9 @@ type Source interface {
 	// has joined. Static members have an instance name.
 	Member() (member, instance string)
 
+	// Members are those that the group has now, this one included.
+	Members(ctx context.Context) ([]Member, error)
+
 	// Evict makes members leave the group: the remains of a process that is
 	// known to be dead. Called before the first Poll.
 	Evict(ctx context.Context, members []string) error
@@ -73,6 +76,10 @@ type Source interface {
 	// Close leaves and frees everything.
 	Close()
 }
+
+// Member is one of a group, and the process that it says it is of ([Owner.Process]);
+// "" if it doesn't say.
+type Member struct{ ID, Process string }
 
 // Delivery is what one Poll brings.
 type Delivery struct {

@@ -301,6 +301,24 @@ func TestAfterEvictingTheDeadTheFirstAssignmentIsQuick(t *testing.T) {
 	}
 }
 
+func TestMembersNameTheirProcess(t *testing.T) {
+	t.Parallel()
+	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 1)
+	s := source(t, brokers, topic, topic)
+	if ms, err := s.Members(within(t)); err != nil || len(ms) != 0 {
+		t.Errorf("of a group that isn't there: %v, %v", ms, err)
+	}
+	r := read(t, s)
+	r.until("it is assigned", 0, func() bool { return len(r.next) == 1 })
+	id, _ := s.Member()
+	ms, err := s.Members(within(t))
+	must(t, err)
+	want := inbox.Member{ID: id, Process: inbox.Self().Process()}
+	if len(ms) != 1 || ms[0] != want || want.Process == "" {
+		t.Errorf("members %+v, want %+v", ms, want)
+	}
+}
+
 func TestAStaticMemberComesBackInItsPlaceAndLeavesForGood(t *testing.T) {
 	t.Parallel()
 	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 2)

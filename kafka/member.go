@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
 )
 
 // member is this process in the group. Its client only joins, beats and is told
@@ -45,7 +46,7 @@ func (s *Source) join(ctx context.Context) error {
 	m := &member{s: s, quit: make(chan struct{}), done: make(chan struct{})}
 	opts := append(slices.Clone(s.cfg.Options),
 		kgo.SeedBrokers(s.cfg.Brokers...),
-		kgo.ClientID(clientID),
+		kgo.ClientID(process()),
 		kgo.ConsumerGroup(s.cfg.Group),
 		kgo.ConsumeTopics(s.cfg.Topics...),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
@@ -226,6 +227,35 @@ func (s *Source) Member() (id, instance string) {
 		id = ""
 	}
 	return id, s.cfg.Instance
+}
+
+// process is the client ID of members: whoever starts after this process on the
+// same host can tell whether it is dead, also if it was killed before it claimed
+// anything.
+func process() string {
+	if p := inbox.Self().Process(); p != "" {
+		return p
+	}
+	return clientID
+}
+
+// Members names the processes of members that are semel's.
+func (s *Source) Members(ctx context.Context) ([]inbox.Member, error) {
+	gs, err := s.adm.DescribeGroups(ctx, s.cfg.Group)
+	if err == nil {
+		err = gs.Error()
+	}
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("members of group %s: %w", s.cfg.Group, err)
+	}
+	var out []inbox.Member
+	for _, m := range gs[s.cfg.Group].Members {
+		out = append(out, inbox.Member{ID: m.MemberID, Process: m.ClientID})
+	}
+	return out, nil
 }
 
 // Evict makes members leave; those that the group doesn't know are gone already.

@@ -52,6 +52,7 @@ const (
 type step string
 
 const (
+	joined    step = "joined" // has partitions and has claimed none: no row names its member
 	polled    step = "polled"
 	claimed   step = "claimed"
 	begun     step = "begun and fenced"
@@ -62,7 +63,7 @@ const (
 	acked     step = "acked"
 )
 
-var steps = []step{polled, claimed, begun, admitted, inEffect, effected, committed, acked}
+var steps = []step{joined, polled, claimed, begun, admitted, inEffect, effected, committed, acked}
 
 // payload is a message's value.
 type payload struct {
@@ -204,6 +205,9 @@ type steppedSource struct {
 
 func (s steppedSource) Poll(ctx context.Context, n int) (inbox.Delivery, error) {
 	d, err := s.Source.Poll(ctx, n)
+	if len(d.Gained) > 0 {
+		s.pass(joined)
+	}
 	if len(d.Runs) > 0 {
 		s.pass(polled)
 	}

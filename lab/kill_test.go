@@ -73,7 +73,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				}
 				killed(string(at), func() *child {
 					nth := 2
-					if at == claimed {
+					if at == claimed || at == joined {
 						nth = 1
 					}
 					c := w.spawn(stopAt(at, nth))

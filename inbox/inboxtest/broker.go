@@ -240,6 +240,8 @@ func (g *group) remove(b *Broker, m *Source) {
 
 // Source is a member of a group of a Broker.
 type Source struct {
+	Process string // what the group is told about the process
+
 	b      *Broker
 	name   string
 	topics []string
@@ -477,6 +479,17 @@ func (s *Source) Confirm(context.Context) error {
 		return errNotMember
 	}
 	return nil
+}
+
+// Members is [inbox.Source]'s.
+func (s *Source) Members(context.Context) ([]inbox.Member, error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	var out []inbox.Member
+	for _, m := range s.b.group(s.name).members {
+		out = append(out, inbox.Member{ID: m.member, Process: m.Process})
+	}
+	return out, nil
 }
 
 // Member is [inbox.Source]'s.
