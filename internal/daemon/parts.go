@@ -172,6 +172,7 @@ func poolConfig(f *config.File) (*pgxpool.Config, error) {
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "semel"
 	}
+	cfg.ConnConfig.DialFunc = dialDatabase
 	if cfg.ConnConfig.ConnectTimeout == 0 {
 		cfg.ConnConfig.ConnectTimeout = reachWithin
 	}
