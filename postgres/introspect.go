@@ -9,6 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semelhq/semel/internal/nearest"
+	"github.com/semelhq/semel/internal/sqlname"
 )
 
 // TableError says that a route and its table don't fit each other. It is found
@@ -32,12 +35,7 @@ func (e *TableError) Error() string {
 type TableName struct{ Schema, Name string }
 
 // String quotes what has to be quoted, and can be parsed again.
-func (n TableName) String() string {
-	if n.Schema == "" {
-		return introspectQuote(n.Name)
-	}
-	return introspectQuote(n.Schema) + "." + introspectQuote(n.Name)
-}
+func (n TableName) String() string { return sqlname.Table(n).String() }
 
 // sql is the name as statements write it: always quoted.
 func (n TableName) sql() string {
@@ -47,69 +45,14 @@ func (n TableName) sql() string {
 	return pgx.Identifier{n.Schema, n.Name}.Sanitize()
 }
 
-func introspectQuote(s string) string {
-	plain := s != "" && !(s[0] >= '0' && s[0] <= '9')
-	for _, c := range s {
-		plain = plain && (c == '_' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9')
-	}
-	if plain {
-		return s
-	}
-	return pgx.Identifier{s}.Sanitize()
-}
-
 // ParseTableName reads a name as SQL does: unquoted parts fold to lower case,
 // quoted ones are exact ("My.Schema"."Table").
 func ParseTableName(s string) (TableName, error) {
-	bad := func(why string) (TableName, error) {
-		return TableName{}, &TableError{Table: s, Why: why, Hint: `write schema.table; quote what has capitals, dots or spaces: "My.Schema"."Table"`}
+	t, err := sqlname.ParseTable(s)
+	if err != nil {
+		return TableName{}, &TableError{Table: s, Why: err.Error(), Hint: `write schema.table; quote what has capitals, dots or spaces: "My.Schema"."Table"`}
 	}
-	var parts []string
-	for rest := strings.TrimSpace(s); ; {
-		var part string
-		if strings.HasPrefix(rest, `"`) {
-			end := 1
-			for {
-				i := strings.IndexByte(rest[end:], '"')
-				if i < 0 {
-					return bad("a quote is not closed")
-				}
-				end += i + 1
-				if !strings.HasPrefix(rest[end:], `"`) {
-					break
-				}
-				end++ // a doubled quote is one in the name
-			}
-			part, rest = strings.ReplaceAll(rest[1:end-1], `""`, `"`), rest[end:]
-		} else {
-			end := strings.IndexByte(rest, '.')
-			if end < 0 {
-				end = len(rest)
-			}
-			part, rest = strings.ToLower(rest[:end]), rest[end:]
-			if strings.ContainsAny(part, " \t\n\"'();,") {
-				return bad("not a table's name")
-			}
-		}
-		if part == "" || strings.ContainsRune(part, 0) {
-			return bad("a part of the name is empty")
-		}
-		parts = append(parts, part)
-		if rest == "" {
-			break
-		}
-		if rest[0] != '.' {
-			return bad("not a table's name")
-		}
-		rest = rest[1:]
-	}
-	switch len(parts) {
-	case 1:
-		return TableName{Name: parts[0]}, nil
-	case 2:
-		return TableName{Schema: parts[0], Name: parts[1]}, nil
-	}
-	return bad("too many parts")
+	return TableName(t), nil
 }
 
 // Querier is what introspection needs: a connection, a pool or a transaction.
@@ -271,8 +214,8 @@ func introspectMissing(ctx context.Context, db Querier, name TableName) error {
 	for i, n := range all {
 		names[i] = n.Name
 	}
-	if i := introspectNearest(name.Name, names); i >= 0 {
-		e.Hint = "there is " + all[i].String()
+	if near := nearest.Name(name.Name, names); near != "" {
+		e.Hint = "there is " + all[slices.Index(names, near)].String()
 	}
 	return e
 }
@@ -356,40 +299,6 @@ func introspectLiteral(s string) string {
 		return ` E'` + strings.ReplaceAll(s, `\`, `\\`) + `'`
 	}
 	return "'" + s + "'"
-}
-
-// introspectNearest is the name that a slip of the hand may have meant, or -1.
-func introspectNearest(name string, among []string) int {
-	best, at := max(2, len(name)/3)+1, -1
-	for i, n := range among {
-		if strings.EqualFold(n, name) {
-			return i
-		}
-		if d := introspectDistance(strings.ToLower(name), strings.ToLower(n)); d < best {
-			best, at = d, i
-		}
-	}
-	return at
-}
-
-func introspectDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // introspectBuiltin says whether a type's number is the same in every database.

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/internal/nearest"
+	"github.com/semelhq/semel/internal/sqlname"
 	"github.com/semelhq/semel/sink"
 )
 
@@ -163,8 +165,8 @@ func (b *tablePlanner) missing(name string) {
 		names[i] = c.name
 	}
 	hint := ""
-	if i := introspectNearest(name, names); i >= 0 {
-		hint = "there is " + introspectQuote(names[i])
+	if near := nearest.Name(name, names); near != "" {
+		hint = "there is " + sqlname.Quote(near)
 	}
 	b.wrong(name, hint, "it does not exist")
 }
@@ -435,7 +437,7 @@ func (t *Table) Path() string {
 func (p *tablePlan) keyNames() string {
 	var names []string
 	for _, k := range p.key {
-		names = append(names, introspectQuote(p.columns[k.column].name))
+		names = append(names, sqlname.Quote(p.columns[k.column].name))
 	}
 	return strings.Join(names, ", ")
 }
@@ -456,7 +458,7 @@ func (t *Table) Describe() []string {
 		out = append(out, "memory: the inbox")
 	}
 	for _, c := range p.columns {
-		line := fmt.Sprintf("column %s %s <- %s", introspectQuote(c.name), c.typ, c.from)
+		line := fmt.Sprintf("column %s %s <- %s", sqlname.Quote(c.name), c.typ, c.from)
 		if c.optional != 0 {
 			line += ", default where absent"
 		}

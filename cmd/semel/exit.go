@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/internal/nearest"
 )
 
 // Exit codes are part of the contract with scripts.
@@ -37,7 +37,7 @@ func stuck(err error, hint string) error { return &failure{exitStuck, err, hint}
 
 // didYouMean is the hint with the nearest right name, or otherwise.
 func didYouMean(prefix, name string, names []string, otherwise string) string {
-	if near := config.Nearest(name, names); near != "" {
+	if near := nearest.Name(name, names); near != "" {
 		return "did you mean " + prefix + near + "?"
 	}
 	return otherwise

@@ -12,6 +12,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/semelhq/semel/internal/sqlname"
 	"github.com/semelhq/semel/sink"
 )
 
@@ -174,7 +175,7 @@ type ID struct {
 
 // To is the target.
 type To struct {
-	Table      Table
+	Table      sqlname.Table
 	Write      Write
 	PrimaryKey []string  // nil: the table's
 	Version    sink.Path // zero: none

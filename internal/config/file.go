@@ -10,8 +10,11 @@ import (
 	"time"
 	_ "time/tzdata" // names of zones mean the same on every machine
 
-	"github.com/semelhq/semel/sink"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/semelhq/semel/internal/nearest"
+	"github.com/semelhq/semel/internal/sqlname"
+	"github.com/semelhq/semel/sink"
 )
 
 // read reads the whole file into r.file, over the defaults.
@@ -323,7 +326,7 @@ func (r *reader) start(n *yaml.Node, at string, s *Start) {
 	when, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		hint := "there is " + needs
-		if near := Nearest(text, []string{"group", "earliest", "latest"}); near != "" {
+		if near := nearest.Name(text, []string{"group", "earliest", "latest"}); near != "" {
 			hint = "did you mean " + near + "?"
 		}
 		r.fail(n, fmt.Sprintf("%s: there is no %q", at, text), hint)
@@ -375,7 +378,7 @@ func (r *reader) path(n *yaml.Node, at string) sink.Path {
 		}
 		hint := ""
 		if first, _, _ := strings.Cut(strings.TrimSpace(s), "."); !e.Computed && variable(first) {
-			if near := Nearest(first, []string{"value", "key", "headers", "timestamp", "topic", "partition", "offset"}); near != "" && near != first {
+			if near := nearest.Name(first, []string{"value", "key", "headers", "timestamp", "topic", "partition", "offset"}); near != "" && near != first {
 				hint = "did you mean " + near + "?"
 			}
 		}
@@ -452,7 +455,7 @@ func near(name string, columns []sink.Column) string {
 	for _, c := range columns {
 		names = append(names, c.Name)
 	}
-	if n := Nearest(name, names); n != "" {
+	if n := nearest.Name(name, names); n != "" {
 		return "did you mean " + n + "?"
 	}
 	return ""
@@ -460,7 +463,7 @@ func near(name string, columns []sink.Column) string {
 
 var template = regexp.MustCompile(`\{\d+\}`)
 
-func (r *reader) table(n *yaml.Node, at string, t *Table) {
+func (r *reader) table(n *yaml.Node, at string, t *sqlname.Table) {
 	s, ok := r.string(n, at, "a table's name, like public.orders")
 	if !ok {
 		return
@@ -470,7 +473,7 @@ func (r *reader) table(n *yaml.Node, at string, t *Table) {
 		return
 	}
 	var err error
-	if *t, err = ParseTable(s); err != nil {
+	if *t, err = sqlname.ParseTable(s); err != nil {
 		r.fail(target(n), at+": "+err.Error(), `names are written as in SQL: public.orders, "My.Schema"."Table"`)
 	}
 }
@@ -485,7 +488,7 @@ func (r *reader) columns(n *yaml.Node, at string, t *To) {
 		r.fail(n, at+" is empty", "leave it out, and every field goes to the column of its name")
 	}
 	r.pairs(n, at, func(key, value *yaml.Node) {
-		if key.Value == "" || len(key.Value) > maxName {
+		if key.Value == "" || len(key.Value) > sqlname.MaxBytes {
 			r.fail(key, at+": a column's name has 1 to 63 bytes", "")
 			return
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/semelhq/semel/internal/nearest"
 )
 
 // reader walks the nodes of a file. It goes on after a mistake, so that one run
@@ -92,7 +94,7 @@ func (r *reader) object(n *yaml.Node, at string, fs fields) (seen map[string]*ya
 		read, ok := fs[key.Value]
 		if !ok {
 			hint := ""
-			if near := Nearest(key.Value, slices.Collect(maps.Keys(fs))); near != "" {
+			if near := nearest.Name(key.Value, slices.Collect(maps.Keys(fs))); near != "" {
 				hint = "did you mean " + near + "?"
 				if seen[near] == nil {
 					seen[near] = value // so that it is not called missing as well
@@ -293,7 +295,7 @@ func choice[T ~string](r *reader, dst *T, words []T, later ...T) field {
 			r.fail(target(n), at+": "+s+" is not in this version", "there is "+strings.Join(all, ", "))
 		default:
 			hint := "there is " + strings.Join(all, ", ")
-			if near := Nearest(s, slices.Clone(all)); near != "" {
+			if near := nearest.Name(s, all); near != "" {
 				hint = "did you mean " + near + "?"
 			}
 			r.fail(target(n), fmt.Sprintf("%s: there is no %q", at, s), hint)

@@ -15,6 +15,7 @@ import (
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/internal/nearest"
 	"github.com/semelhq/semel/kafka"
 	"github.com/semelhq/semel/postgres"
 )
@@ -197,7 +198,7 @@ func (c *check) nearTopic(name string) string {
 	for i, t := range ts {
 		names[i] = t.Name
 	}
-	if near := config.Nearest(name, names); near != "" {
+	if near := nearest.Name(name, names); near != "" {
 		return "did you mean " + near + "?"
 	}
 	return "semel send --create makes it"
@@ -231,11 +232,7 @@ func (c *check) table(r config.Route) error {
 	if r.Guarantee == config.EffectivelyOnce && t.Memory() == inbox.MemoryPosition {
 		c.weak(r.Path+".id", "by position: what a producer sends twice takes effect twice", "an ID in a header, or fields of the message")
 	}
-	name, err := postgres.ParseTableName(r.To.Table.String())
-	if err != nil {
-		return err
-	}
-	missing, err := postgres.MissingPrivileges(c.ctx, c.pool, c.file.Database.Schema, name, postgres.WriteMode(r.To.Write))
+	missing, err := postgres.MissingPrivileges(c.ctx, c.pool, c.file.Database.Schema, postgres.TableName(r.To.Table), postgres.WriteMode(r.To.Write))
 	if err != nil {
 		return &StartError{What: "database", Err: Plain(err)}
 	}

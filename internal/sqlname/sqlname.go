@@ -1,4 +1,7 @@
-package config
+// Package sqlname reads and writes the names of tables as SQL does: what is not
+// quoted folds to lower case, what is quoted is exact. The file and the table
+// writer must agree about it, so it is written once.
+package sqlname
 
 import (
 	"errors"
@@ -14,12 +17,13 @@ type Table struct{ Schema, Name string }
 // String is the name as SQL, quoted where it must be.
 func (t Table) String() string {
 	if t.Schema == "" {
-		return quoteName(t.Name)
+		return Quote(t.Name)
 	}
-	return quoteName(t.Schema) + "." + quoteName(t.Name)
+	return Quote(t.Schema) + "." + Quote(t.Name)
 }
 
-func quoteName(s string) string {
+// Quote is one name as SQL, quoted where it must be.
+func Quote(s string) string {
 	plain := s != ""
 	for i, r := range s {
 		if !(r == '_' || r >= 'a' && r <= 'z' || i > 0 && r >= '0' && r <= '9') {
@@ -32,8 +36,8 @@ func quoteName(s string) string {
 	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
 }
 
-// maxName is how long a name can be in PostgreSQL, in bytes.
-const maxName = 63
+// MaxBytes is how long a name can be in PostgreSQL.
+const MaxBytes = 63
 
 // ParseTable reads schema.table as SQL does: what is not quoted folds to lower
 // case, what is quoted is exact.
@@ -41,12 +45,12 @@ func ParseTable(s string) (Table, error) {
 	var parts []string
 	rest := strings.TrimSpace(s)
 	for {
-		part, after, err := sqlName(rest)
+		part, after, err := first(rest)
 		if err != nil {
 			return Table{}, err
 		}
-		if len(part) > maxName {
-			return Table{}, fmt.Errorf("the name %.20s… has %d bytes, more than the %d that PostgreSQL keeps", part, len(part), maxName)
+		if len(part) > MaxBytes {
+			return Table{}, fmt.Errorf("the name %.20s… has %d bytes, more than the %d that PostgreSQL keeps", part, len(part), MaxBytes)
 		}
 		parts = append(parts, part)
 		rest = strings.TrimSpace(after)
@@ -68,7 +72,8 @@ func ParseTable(s string) (Table, error) {
 	return Table{}, errors.New("more than schema and table; the database is chosen by its URL")
 }
 
-func sqlName(s string) (name, rest string, err error) {
+// first takes one name off the front.
+func first(s string) (name, rest string, err error) {
 	if s == "" {
 		return "", "", errors.New("a name is missing")
 	}
