@@ -480,7 +480,7 @@ func TestRoutesThatDontFitAreRefusedWithAHint(t *testing.T) {
 		{cfg{Table: "mixed", Write: "append"}, "table mixed: it does not exist", `there is public."Mixed"`},
 		{cfg{Table: "other.orders", Write: "append"}, "table other.orders: it does not exist", "there is public.orders"},
 		{cfg{Table: "vw", Write: "append"}, "table vw: it is a view", "name the table under it"},
-		{cfg{Table: "a.b.c", Write: "append"}, "table a.b.c: too many parts", ""},
+		{cfg{Table: "a.b.c", Write: "append"}, "table a.b.c: more than schema and table", ""},
 		{cfg{Table: "orders", Write: "mirror"}, `no such way to write: "mirror"`, "append, insert or upsert"},
 		{cfg{Table: "orders", Write: "insert", Columns: map[string]string{"id": "value.id", "amount": "value.a"}}, `column "amount": it does not exist`, `there is "Amount"`},
 		{cfg{Table: "orders", Write: "insert", Columns: map[string]string{"made": "value.id"}}, `column "made": it is generated`, ""},
