@@ -1,10 +1,3 @@
-// Package postgres keeps the memory in PostgreSQL: watermarks, inbox, dead
-// letters, events, and the tables that hold them. All SQL of the project lives
-// here. [InboxStore] implements the seams of package inbox on pgx; it knows no
-// broker.
-//
-// Every statement is safe behind a transaction pooler: what a session needs is
-// set with SET LOCAL in each transaction, and no lock outlives one.
 package postgres
 
 import (
