@@ -13,6 +13,7 @@
 package semel
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -79,6 +80,11 @@ type Partition struct {
 
 // String gives topic/number, as logs and errors write it.
 func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.Number) }
+
+// Compare orders partitions by topic, then by number: -1, 0 or 1.
+func (p Partition) Compare(q Partition) int {
+	return cmp.Or(cmp.Compare(p.Topic, q.Topic), cmp.Compare(p.Number, q.Number))
+}
 
 // Position is a place in a log.
 type Position struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/semelhq/semel"
@@ -113,10 +112,7 @@ func (l *lane[T]) unproven() []*part {
 			todo = append(todo, p)
 		}
 	}
-	sort.Slice(todo, func(i, k int) bool {
-		a, b := todo[i].Partition, todo[k].Partition
-		return a.Topic < b.Topic || a.Topic == b.Topic && a.Number < b.Number
-	})
+	slices.SortFunc(todo, func(a, b *part) int { return a.Compare(b.Partition) })
 	return todo
 }
 

@@ -1,11 +1,9 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -14,10 +12,6 @@ import (
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
 )
-
-func byPartition(a, b semel.Partition) int {
-	return cmp.Or(strings.Compare(a.Topic, b.Topic), cmp.Compare(a.Number, b.Number))
-}
 
 // Ack keeps the newest ack of each partition for the next commit; one commit is
 // under way at a time.

@@ -215,7 +215,7 @@ func (a *Admin) Logs(ctx context.Context, topics ...string) ([]Log, error) {
 		}
 		ls = append(ls, l)
 	})
-	slices.SortFunc(ls, func(a, b Log) int { return byPartition(a.Partition, b.Partition) })
+	slices.SortFunc(ls, func(a, b Log) int { return a.Compare(b.Partition) })
 	return ls, nil
 }
 

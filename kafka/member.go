@@ -94,7 +94,7 @@ func flat(m map[string][]int32) []semel.Partition {
 			ps = append(ps, semel.Partition{Topic: t, Number: n})
 		}
 	}
-	slices.SortFunc(ps, byPartition)
+	slices.SortFunc(ps, semel.Partition.Compare)
 	return ps
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"sync"
 	"time"
 
@@ -148,10 +147,7 @@ func (d *data) rowsOf(consumer string, want func(semel.Partition) bool) []inbox.
 			out = append(out, r)
 		}
 	}
-	sort.Slice(out, func(i, k int) bool {
-		a, b := out[i].Partition, out[k].Partition
-		return a.Topic < b.Topic || a.Topic == b.Topic && a.Number < b.Number
-	})
+	slices.SortFunc(out, func(a, b inbox.Row) int { return a.Compare(b.Partition) })
 	return out
 }
 
@@ -456,7 +452,7 @@ func (tx *Tx) end(apply func(*data)) error {
 
 func (tx *Tx) fence(ctx context.Context, spans []inbox.Span) error {
 	sorted := slices.Clone(spans)
-	slices.SortFunc(sorted, func(a, b inbox.Span) int { return bytes.Compare([]byte(a.String()), []byte(b.String())) })
+	slices.SortFunc(sorted, func(a, b inbox.Span) int { return a.Compare(b.Partition) })
 	var e inbox.FencedError
 	for _, sp := range sorted {
 		key := rowKey(tx.store.consumer, sp.Partition)
