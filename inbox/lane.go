@@ -502,7 +502,6 @@ func (l *lane[T]) recordHalt(err error) {
 	if err := l.cfg.Store.Record(ctx, []Event{ev}); err != nil {
 		l.log.Warn("the halt could not be recorded", "error", err)
 	}
-	l.log.Error("halted", "error", err)
 }
 
 func (l *lane[T]) setState(s State, reason string) {
@@ -510,7 +509,15 @@ func (l *lane[T]) setState(s State, reason string) {
 		return
 	}
 	l.state = s
-	l.log.Info("state", "state", string(s), "reason", reason)
+	switch s {
+	case StateOutage: // what is out has been logged
+	case StateHalted:
+		l.log.Error("halted", "reason", reason)
+	case StatePaused:
+		l.log.Info("paused", "reason", reason)
+	default:
+		l.log.Info(string(s))
+	}
 	tell2(l.cfg.Observe.State, s, reason)
 }
 

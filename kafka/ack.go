@@ -90,7 +90,7 @@ func (s *Source) commitAcks(ctx context.Context) error {
 			err = fmt.Errorf("%s: %w", a.Partition, e)
 			continue
 		} else {
-			s.log.Warn("ack refused and dropped", "partition", p.Partition.String(), "next", a.Next, "err", e)
+			s.log.Warn("ack refused and dropped", "topic", p.Topic, "partition", p.Number, "next", a.Next, "error", e)
 		}
 		if p.ack == a {
 			p.acking = false

@@ -163,7 +163,7 @@ func (m *member) errors() {
 		}
 		for _, e := range fs.Errors() {
 			if outOfStep(e.Err) { // the client joins again by itself
-				m.s.log.Warn("out of step with the group; joining again", "group", m.s.cfg.Group, "err", e.Err)
+				m.s.log.Warn("out of step with the group; joining again", "group", m.s.cfg.Group, "error", e.Err)
 				continue
 			}
 			m.s.mu.Lock()

@@ -243,7 +243,7 @@ func (s *Source) rebalance(ctx context.Context, d *inbox.Delivery) error {
 			if err := s.flush(ctx, e.lost); ctx.Err() != nil {
 				return ctx.Err()
 			} else if err != nil {
-				s.log.Warn("given up without its last acks", "err", err)
+				s.log.Warn("given up without its last acks", "error", err)
 			}
 		}
 		s.mu.Lock()
@@ -309,7 +309,7 @@ func (s *Source) unhold(b *batch) {
 
 // doubt holds a partition and lets the next Poll say so. mu is held.
 func (s *Source) doubt(p *part, why string) {
-	s.log.Warn("place in the log is in doubt", "partition", p.Partition.String(), "why", why, "next", p.from)
+	s.log.Warn("place in the log is in doubt", "topic", p.Topic, "partition", p.Number, "why", why, "next", p.from)
 	s.void(p)
 	delete(s.trouble, "partition "+p.Partition.String())
 	p.pin, p.leader, p.doubted = nil, -1, true
@@ -482,7 +482,7 @@ func (s *Source) failed(what string, err error, now bool) {
 	}
 	if text := err.Error(); t.said != text {
 		t.said = text
-		s.log.Warn("broker trouble", "about", what, "err", err)
+		s.log.Warn("broker trouble", "about", what, "error", err)
 	}
 	if (now || time.Since(t.since) > patience) && time.Since(t.told) > time.Second {
 		t.told = time.Now()
@@ -541,7 +541,7 @@ func (s *Source) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := s.Leave(ctx); err != nil {
-		s.log.Warn("left the group without a farewell", "err", err)
+		s.log.Warn("left the group without a farewell", "error", err)
 	}
 	s.stop()
 	s.work.Wait()

@@ -686,7 +686,7 @@ func (s *InboxStore) endBlockers(ctx context.Context, p semel.Partition) (ended 
 	var gone bool
 	_, err = pgx.ForEachRow(rows, []any{&pid, &name, &gone}, func() error {
 		s.cfg.Logger.Warn("ended a session of an older claim that held the row",
-			"consumer", s.consumer.Name, "partition", p.String(), "pid", pid, "session", name)
+			"consumer", s.consumer.Name, "topic", p.Topic, "partition", p.Number, "pid", pid, "session", name)
 		ended = append(ended, inbox.Event{Partition: p, Kind: "zombie-ended", Detail: map[string]any{"session": name, "pid": pid}})
 		return nil
 	})

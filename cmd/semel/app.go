@@ -250,7 +250,7 @@ func atLeast(n int, what string) cobra.PositionalArgs {
 }
 
 const usageTemplate = `Usage:
-  {{if .Runnable}}{{.UseLine}}{{end}}{{if and .HasAvailableSubCommands (ne .CommandPath "semel")}}{{.CommandPath}} COMMAND{{end}}{{if .Aliases}}
+  {{if and .HasAvailableSubCommands .HasParent}}{{.CommandPath}} COMMAND{{else}}{{.UseLine}}{{end}}{{if .Aliases}}
 
 Also called: {{range $i, $a := .Aliases}}{{if $i}}, {{end}}{{$a}}{{end}}{{end}}{{if .HasExample}}
 
