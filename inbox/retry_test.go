@@ -37,3 +37,33 @@ func TestOutageDoesNotShortenARetry(t *testing.T) {
 		t.Errorf("%d calls, the second after %s; asked for 500ms", len(calls), calls[1].Sub(calls[0]))
 	}
 }
+
+func TestOutageThatTheHandlerMetSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 2)
+	calls, reason := 0, ""
+	p := w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+		c.OnError.Attempts = 1
+		c.Observe.State = func(s inbox.State, why string) {
+			if s == inbox.StateOutage {
+				reason = why
+			}
+		}
+		c.Handler = func(ctx context.Context, tx *inboxtest.Tx, m semel.Message) error {
+			if calls++; calls <= 3 {
+				return semel.Outage(errors.New("the price list is down"))
+			}
+			return count(ctx, tx, m)
+		}
+	})
+	w.settledTo(2)
+	p.stop(t)
+	w.wantOnce(keys...)
+	if ls := w.db.Letters(); len(ls) != 0 {
+		t.Errorf("buried: %+v", ls)
+	}
+	if want := "handler: outage: the price list is down"; reason != want {
+		t.Errorf("the state says %q, want %q", reason, want)
+	}
+}

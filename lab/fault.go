@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 )
 
@@ -55,23 +56,8 @@ func IsCommit(f Frame) bool { return !f.Answer && ran(f) && verb(f.SQL) == "comm
 func ran(f Frame) bool { return f.Kind == "Query" || f.Kind == "Execute" }
 
 // Is makes a condition: a request of one of these kinds.
-func Is(kinds ...string) func(Frame) bool { return of(false, kinds) }
-
-// IsAnswer makes a condition: an answer of one of these kinds.
-func IsAnswer(kinds ...string) func(Frame) bool { return of(true, kinds) }
-
-func of(answer bool, kinds []string) func(Frame) bool {
-	return func(f Frame) bool {
-		if f.Answer != answer {
-			return false
-		}
-		for _, k := range kinds {
-			if f.Kind == k {
-				return true
-			}
-		}
-		return false
-	}
+func Is(kinds ...string) func(Frame) bool {
+	return func(f Frame) bool { return !f.Answer && slices.Contains(kinds, f.Kind) }
 }
 
 // Sometimes makes a condition that holds with a probability, where the other one does.

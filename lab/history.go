@@ -30,13 +30,6 @@ func (h *History) Sent(id string, amount int64) {
 	h.sent[id] = amount
 }
 
-// Len is how many different messages were sent.
-func (h *History) Len() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.sent)
-}
-
 // Verdict is what effects say about a history.
 type Verdict struct {
 	Sent    int
