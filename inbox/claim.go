@@ -29,67 +29,15 @@ func (l *lane[T]) proveOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if again(todo) {
-		// Only a member of the group claims again; a zombie waits until the broker
-		// tells it what it has lost.
-		if err := l.cfg.Source.Confirm(ctx); err != nil {
-			l.log.Info("not confirmed as a member of the group", "error", err)
-			for _, p := range todo {
-				p.due.after(100*time.Millisecond, 2*time.Second)
-			}
-			return nil
-		}
+	if again(todo) && !l.confirmed(ctx, todo) {
+		return nil
 	}
-	byTopic := make(map[string][]Witness)
-	for _, w := range ws {
-		byTopic[w.Topic] = append(byTopic[w.Topic], w)
+	if ok, err := l.introduceAll(ctx, ws, todo); err != nil || !ok {
+		return err
 	}
-	for topic, ws := range byTopic {
-		ok, err := l.introduced(ws)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			err := l.introduce(ctx, topic, todo...)
-			if err != nil && !isBroker(err) && !halted(err) && l.cfg.Store.Class(err) == ClassConflict {
-				// another member is at it
-				for _, p := range todo {
-					p.due.at = time.Now().Add(50 * time.Millisecond)
-				}
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	var marks []Mark
-	var unproved error
-	for _, p := range todo {
-		w, ok := find(byTopic[p.Topic], p.Partition)
-		if !ok { // deleted a moment ago
-			p.due.after(time.Second, 10*time.Second)
-			continue
-		}
-		row, err := l.claim(ctx, p, w)
-		switch {
-		case halted(err):
-			return err
-		case isBroker(err):
-			unproved = err
-			continue
-		case errors.Is(err, errStale), errors.Is(err, ErrNoRow), err != nil && l.cfg.Store.Class(err) == ClassConflict:
-			l.log.Info("claim tried again", "topic", p.Topic, "partition", p.Number, "error", err)
-			p.due.after(50*time.Millisecond, 2*time.Second)
-			continue
-		case err != nil:
-			return err
-		}
-		l.claimed(p, row, w)
-		marks = append(marks, Mark{p.Partition, row.Next})
-	}
+	marks, err := l.claimAll(ctx, ws, todo)
 	if len(marks) == 0 {
-		return unproved
+		return err
 	}
 	if err := l.cfg.Source.Seek(ctx, marks); err != nil {
 		return &brokerError{err}
@@ -98,10 +46,10 @@ func (l *lane[T]) proveOnce(ctx context.Context) error {
 		p := l.parts[m.Partition]
 		p.proven, p.due, p.moved = true, due{}, true
 	}
-	if unproved == nil && l.outage.what != "handler" { // that is over when a batch commits
+	if err == nil && l.outage.what != "handler" { // that is over when a batch commits
 		l.outage = outage{}
 	}
-	return unproved
+	return err
 }
 
 func (l *lane[T]) unproven() []*part {
@@ -126,7 +74,22 @@ func again(todo []*part) bool {
 	return false
 }
 
-func (l *lane[T]) witnesses(ctx context.Context, todo []*part) ([]Witness, error) {
+// confirmed asks the coordinator: only a member of the group claims again; a
+// zombie waits until the broker tells it what it has lost.
+func (l *lane[T]) confirmed(ctx context.Context, todo []*part) bool {
+	err := l.cfg.Source.Confirm(ctx)
+	if err == nil {
+		return true
+	}
+	l.log.Info("not confirmed as a member of the group", "error", err)
+	for _, p := range todo {
+		p.due.after(100*time.Millisecond, 2*time.Second)
+	}
+	return false
+}
+
+// witnesses hears the broker about the topics of the parts, and answers by topic.
+func (l *lane[T]) witnesses(ctx context.Context, todo []*part) (map[string][]Witness, error) {
 	var topics []string
 	for _, p := range todo {
 		if len(topics) == 0 || topics[len(topics)-1] != p.Topic {
@@ -137,7 +100,11 @@ func (l *lane[T]) witnesses(ctx context.Context, todo []*part) ([]Witness, error
 	if err != nil {
 		return nil, &brokerError{err}
 	}
-	return ws, nil
+	by := make(map[string][]Witness)
+	for _, w := range ws {
+		by[w.Topic] = append(by[w.Topic], w)
+	}
+	return by, nil
 }
 
 // witness hears the broker about one partition, now.
@@ -169,6 +136,30 @@ func (l *lane[T]) judge() judge {
 		forgets: l.cfg.Memory == MemoryInbox, window: l.cfg.Window,
 		gapHalts: l.cfg.OnGap == GapHalt, accept: l.cfg.AcceptChange,
 	}
+}
+
+// introduceAll introduces the topics that aren't; false: another member is at it.
+func (l *lane[T]) introduceAll(ctx context.Context, byTopic map[string][]Witness, todo []*part) (bool, error) {
+	for topic, ws := range byTopic {
+		ok, err := l.introduced(ws)
+		if err != nil {
+			return false, err
+		}
+		if ok {
+			continue
+		}
+		err = l.introduce(ctx, topic, todo...)
+		if err != nil && !isBroker(err) && !halted(err) && l.cfg.Store.Class(err) == ClassConflict {
+			for _, p := range todo {
+				p.due.at = time.Now().Add(50 * time.Millisecond)
+			}
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // introduced says whether every partition's ack is signed by us: then all of them
@@ -239,31 +230,40 @@ func (l *lane[T]) ack(p semel.Partition, id semel.TopicID, first, next int64) Ac
 	return Ack{Mark: Mark{p, next}, Note: n.String()}
 }
 
+// claimAll claims the partitions and answers where to read on. An error of the
+// broker about one of them comes with the marks of the others; any other error
+// comes alone.
+func (l *lane[T]) claimAll(ctx context.Context, byTopic map[string][]Witness, todo []*part) (marks []Mark, unproved error) {
+	for _, p := range todo {
+		w, ok := find(byTopic[p.Topic], p.Partition)
+		if !ok { // deleted a moment ago
+			p.due.after(time.Second, 10*time.Second)
+			continue
+		}
+		row, err := l.claim(ctx, p, w)
+		switch {
+		case halted(err):
+			return nil, err
+		case isBroker(err):
+			unproved = err
+			continue
+		case errors.Is(err, errStale), errors.Is(err, ErrNoRow), err != nil && l.cfg.Store.Class(err) == ClassConflict:
+			l.log.Info("claim tried again", "topic", p.Topic, "partition", p.Number, "error", err)
+			p.due.after(50*time.Millisecond, 2*time.Second)
+			continue
+		case err != nil:
+			return nil, err
+		}
+		l.claimed(p, row, w)
+		marks = append(marks, Mark{p.Partition, row.Next})
+	}
+	return marks, unproved
+}
+
 // claim claims one partition and looks whether its log was cut.
 func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
 	j := l.judge()
-	owner := l.owner
-	owner.Member, owner.Instance = l.cfg.Source.Member()
-	owner.At = time.Now().UTC()
-	claim := func(decide func(Row, Witness) (Row, []Event, error)) (Row, Row, error) {
-		ctx, cancel := l.soon(ctx)
-		defer cancel()
-		var before Row
-		row, err := l.cfg.Store.Claim(ctx, p.Partition, owner, func(r Row) (Row, []Event, error) {
-			before = r
-			if r.TopicID != w.TopicID {
-				// Which of the two is older? Hear it under the lock of the row. (Else who
-				// is late puts a row back that follows the new topic already.)
-				var err error
-				if w, err = l.witness(ctx, p.Partition); err != nil {
-					return r, nil, err
-				}
-			}
-			return decide(r, w)
-		})
-		return row, before, err
-	}
-	row, before, err := claim(j.claim)
+	row, before, err := l.claimRow(ctx, p.Partition, &w, j.claim)
 	if errors.Is(err, ErrNoRow) {
 		// the broker has our signature and the database no row: it went back
 		if err := l.introduce(ctx, p.Topic, p); err != nil {
@@ -272,7 +272,7 @@ func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
 		if w, err = l.witness(ctx, p.Partition); err != nil {
 			return Row{}, err
 		}
-		row, before, err = claim(j.claim)
+		row, before, err = l.claimRow(ctx, p.Partition, &w, j.claim)
 		if err != nil {
 			return Row{}, err
 		}
@@ -289,17 +289,8 @@ func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
 	} else if err != nil {
 		return Row{}, err
 	}
-	at, cut, err := cutAt(row, w, func(epoch int32) (EpochEnd, error) {
-		e, err := l.cfg.Source.EpochEnd(ctx, p.Partition, epoch)
-		if err != nil {
-			err = &brokerError{err}
-		}
-		return e, err
-	})
-	switch {
-	case halted(err) && j.accept:
-		at, cut = w.End, true
-	case err != nil:
+	at, cut, err := l.cutOf(ctx, row, w)
+	if err != nil {
 		return Row{}, err
 	}
 	if !cut {
@@ -312,13 +303,51 @@ func (l *lane[T]) claim(ctx context.Context, p *part, w Witness) (Row, error) {
 	// rises. (Else: cut, then the database goes back to a higher place under the
 	// same token, and nobody notices.)
 	asked := row.Token
-	row, _, err = claim(func(r Row, _ Witness) (Row, []Event, error) {
+	row, _, err = l.claimRow(ctx, p.Partition, &w, func(r Row, _ Witness) (Row, []Event, error) {
 		if r.Token != asked { // somebody has seen to it since, and moved on
 			return r, nil, errStale
 		}
 		return j.cut(r, min(at, r.Next))
 	})
 	return row, err
+}
+
+// claimRow claims a row as decide says, which is given the row and the witness,
+// heard again if it must be; before is the row as it was then.
+func (l *lane[T]) claimRow(ctx context.Context, p semel.Partition, w *Witness, decide func(Row, Witness) (Row, []Event, error)) (row, before Row, err error) {
+	owner := l.owner
+	owner.Member, owner.Instance = l.cfg.Source.Member()
+	owner.At = time.Now().UTC()
+	ctx, cancel := l.soon(ctx)
+	defer cancel()
+	row, err = l.cfg.Store.Claim(ctx, p, owner, func(r Row) (Row, []Event, error) {
+		before = r
+		if r.TopicID != w.TopicID {
+			// Which of the two is older? Hear it under the lock of the row. (Else who
+			// is late puts a row back that follows the new topic already.)
+			var err error
+			if *w, err = l.witness(ctx, p); err != nil {
+				return r, nil, err
+			}
+		}
+		return decide(r, *w)
+	})
+	return row, before, err
+}
+
+// cutOf asks the leader where the log of a row was cut, if it was.
+func (l *lane[T]) cutOf(ctx context.Context, row Row, w Witness) (at int64, cut bool, err error) {
+	at, cut, err = cutAt(row, w, func(epoch int32) (EpochEnd, error) {
+		e, err := l.cfg.Source.EpochEnd(ctx, row.Partition, epoch)
+		if err != nil {
+			err = &brokerError{err}
+		}
+		return e, err
+	})
+	if halted(err) && l.cfg.AcceptChange {
+		return w.End, true, nil
+	}
+	return at, cut, err
 }
 
 // claimed takes a row into the lane's picture.

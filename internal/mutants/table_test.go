@@ -146,8 +146,8 @@ var machine = []mutant{
 	{
 		guard: "topic ID judged under the row's lock",
 		edits: []edit{{claim, `if r.TopicID != w.TopicID {
-				// Which`, `if false {
-				// Which`}},
+			// Which`, `if false {
+			// Which`}},
 		tests: []string{"TestLateWitnessOfAnOldTopicChangesNothing"},
 	},
 	{
