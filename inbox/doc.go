@@ -57,7 +57,7 @@
 // A turn of the loop is lane.go: poll, look, prove, settle. claim.go proves
 // partitions, by the rules of prove.go. settle.go takes a delivery apart into
 // batches, attempt.go is the one transaction of a batch, and isolate.go what follows
-// if it fails. The seams are in seams.go.
+// if it fails. outage.go waits out what passes by itself. The seams are in seams.go.
 //
 // The package knows no broker and no database: kafka implements Source, postgres
 // implements Store, and package inboxtest has both in memory, the suites that

@@ -40,34 +40,6 @@ type lane[T any] struct {
 	strikes int
 }
 
-// outage is a time without database or broker.
-type outage struct {
-	what  string // broker, database or handler
-	since time.Time
-	tries int
-	left  bool // the group, so that others can take over
-}
-
-// due is a time to try again; the zero value is now.
-type due struct {
-	at    time.Time
-	tries int
-}
-
-func (d *due) after(base, most time.Duration) {
-	d.tries++
-	d.at = time.Now().Add(backoff(base, most, d.tries))
-}
-
-// backoff is base doubled with each try, up to most.
-func backoff(base, most time.Duration, tries int) time.Duration {
-	d := base
-	for i := 1; i < tries && d < most; i++ {
-		d *= 2
-	}
-	return min(d, most)
-}
-
 func newLane[T any](cfg Config[T], effect Effect[T], draining <-chan struct{}) *lane[T] {
 	return &lane[T]{
 		cfg: cfg, effect: effect, draining: draining,
@@ -160,13 +132,6 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 		return cmp.Or(err, unproved)
 	}
 	return l.forget(ctx)
-}
-
-// over ends an outage of what.
-func (l *lane[T]) over(what string) {
-	if l.outage.what == what {
-		l.outage = outage{}
-	}
 }
 
 // giveBack is for what was polled and not looked at: it is read again. (Else it
@@ -359,98 +324,6 @@ func (l *lane[T]) fenced(e *FencedError) {
 	}
 }
 
-// weather handles what ended a turn: nil means that the loop goes on.
-func (l *lane[T]) weather(ctx context.Context, err error) error {
-	var fenced *FencedError
-	var broker *brokerError
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case halted(err):
-		return err
-	case errors.As(err, &fenced):
-		l.fenced(fenced)
-		return nil
-	case errors.As(err, &broker):
-		tell2(l.cfg.Observe.Error, ClassOutage, err)
-		return l.wait(ctx, err, "broker")
-	}
-	what := "database"
-	if f := asFailure(err); f != nil { // an outage met inside a transaction
-		what = f.source
-		l.strikes++
-	} else {
-		class := l.cfg.Store.Class(err)
-		tell2(l.cfg.Observe.Error, class, err)
-		if class == ClassRoute || class == ClassPoison {
-			return &HaltError{Kind: "store", Why: err.Error(), Err: err}
-		}
-	}
-	for _, p := range l.parts {
-		l.unprove(p)
-	}
-	return l.wait(ctx, err, what)
-}
-
-// wait sits out an outage, with a place in the group while that helps.
-func (l *lane[T]) wait(ctx context.Context, err error, what string) error {
-	now := time.Now()
-	if l.outage.since.IsZero() {
-		l.outage.since, l.outage.what = now, what
-		l.log.Warn(what+" can't be used: waiting", "error", err)
-	}
-	l.outage.tries++
-	l.setState(StateOutage, what+": "+err.Error())
-	pause := backoff(50*time.Millisecond, 2*time.Second, max(l.outage.tries, l.strikes))
-	for _, p := range l.parts {
-		if until := now.Add(pause); p.due.at.Before(until) { // it may wait longer, for a retry
-			p.due.at = until
-		}
-	}
-	if what == "database" && !l.outage.left && now.Sub(l.outage.since) > l.cfg.CutOff {
-		l.log.Warn("no database for too long: leaving the group, so that a member that has one can take over")
-		// Also without an answer: the source has given all partitions up. (Else they
-		// are claimed again when the database is back, from whoever has them then.)
-		if err := l.cfg.Source.Leave(ctx); err != nil {
-			l.log.Warn("the group could not be left", "error", err)
-		}
-		l.outage.left = true
-		for p := range l.parts {
-			tell(l.cfg.Observe.Dropped, p)
-		}
-		clear(l.parts)
-	}
-	if len(l.parts) > 0 && what != "broker" {
-		return nil // Poll waits, and lets rebalances through
-	}
-	select {
-	case <-ctx.Done():
-	case <-l.draining:
-	case <-time.After(pause):
-	}
-	return nil
-}
-
-// soon bounds a call of the store. A host that is gone says nothing, and a network
-// that drops what is sent to it lets a connection wait for a quarter of an hour,
-// while the group's heartbeats go on and nobody else gets the partitions. Calls
-// that only the server's work can make long have half the time that an outage may
-// last.
-func (l *lane[T]) soon(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, l.cfg.CutOff/2)
-}
-
-// comeBack asks for the database from outside the group.
-func (l *lane[T]) comeBack(ctx context.Context) error {
-	ctx, cancel := l.soon(ctx)
-	defer cancel()
-	if _, err := l.cfg.Store.Look(ctx, nil); err != nil {
-		return err
-	}
-	l.outage = outage{}
-	return nil
-}
-
 // forget lets the inbox drop what its window no longer covers, unless messages
 // wait: they were sent while what they repeat was still remembered.
 func (l *lane[T]) forget(ctx context.Context) error {
@@ -535,17 +408,6 @@ func halted(err error) bool {
 	var h *HaltError
 	var c *ChangedError
 	return errors.As(err, &h) || errors.As(err, &c)
-}
-
-// brokerError is an error of the source.
-type brokerError struct{ err error }
-
-func (e *brokerError) Error() string { return e.err.Error() }
-func (e *brokerError) Unwrap() error { return e.err }
-
-func isBroker(err error) bool {
-	var b *brokerError
-	return errors.As(err, &b)
 }
 
 // idRule is the rule's name as it is recorded.

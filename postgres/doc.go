@@ -57,7 +57,7 @@
 // # Reading the code
 //
 // schema/ has the tables, store.go claims and looks, tx.go is a transaction from fence
-// to COMMIT, admit.go the inbox, classify.go what errors mean. The table writer:
+// to COMMIT, handler.go what of it a handler is given, admit.go the inbox, classify.go what errors mean. The table writer:
 // introspect.go reads the catalog, table_plan.go decides how to write, encode*.go
 // turn values into fields, table.go and copy.go send rows, table_conflict.go and
 // table_key.go are for keys that exist. status.go and facts.go answer commands.

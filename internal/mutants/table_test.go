@@ -5,6 +5,7 @@ const (
 	lane     = "inbox/lane.go"
 	settle   = "inbox/settle.go"
 	attempt  = "inbox/attempt.go"
+	outage   = "inbox/outage.go"
 	claim    = "inbox/claim.go"
 	prove    = "inbox/prove.go"
 	batch    = "inbox/batch.go"
@@ -269,7 +270,7 @@ var machine = []mutant{
 	},
 	{
 		guard: "a member without its database leaves the group",
-		edits: []edit{{lane, `now.Sub(l.outage.since) > l.cfg.CutOff {`, `false {`}},
+		edits: []edit{{outage, `now.Sub(l.outage.since) > l.cfg.CutOff {`, `false {`}},
 		tests: []string{"TestMemberWithoutDatabaseLeavesTheGroup"},
 	},
 	{
