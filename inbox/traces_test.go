@@ -51,8 +51,8 @@ func TestFenceWhileIsolatingGivesBackTheWholeBatch(t *testing.T) {
 	w.wantOnce(append(keys[:2:2], keys[3:]...)...)
 }
 
-// V6, with a partition that was added after the first claim and had no row yet
-// when the database went back: its siblings' signed acks say that the topic was
+// A partition was added after the first claim and had no row yet when the database
+// went back: its siblings' signed acks say that the topic was
 // introduced before it came, so it is new and not a start at the end.
 func TestLaterPartitionSurvivesRestoreToBeforeTheFirstClaim(t *testing.T) {
 	w := newWorld(t, 1)
@@ -103,8 +103,7 @@ func (s *beforeClaim) Claim(ctx context.Context, p semel.Partition, o inbox.Owne
 	return s.Store.Claim(ctx, p, o, f)
 }
 
-// V1, with a database that goes back between the signed acks and the claims: what
-// was heard of p1 before its ack was signed says that somebody else committed its
+// The database goes back between the signed acks and the claims: what was heard of p1 before its ack was signed says that somebody else committed its
 // offset. A halt is for a person, so the broker is heard again before.
 func TestOlderWitnessHaltsNobody(t *testing.T) {
 	w := newWorld(t, 2)
@@ -150,7 +149,7 @@ func (s *slowSigner) Sign(_ context.Context, acks []inbox.Ack) error {
 	return nil
 }
 
-// V6 signs the acks of all partitions at the first claim. Who is late with that
+// The first claim signs the acks of all partitions. Who is late with that
 // must not put the group's offset back to the start when another member has
 // settled and acked meanwhile: rows, testimony and signature are one step, under
 // the lock of the introduction.
@@ -341,7 +340,7 @@ func (s *bothFenced) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[*i
 	return s.Store.Begin(ctx, spans)
 }
 
-// A3: a batch over p0 and p1 is rolled back because p0 is fenced. p1 is read again
+// A batch over p0 and p1 is rolled back because p0 is fenced. p1 is read again
 // from its row, whether more arrives there or not; the next run alone would start
 // higher, and since holes are legal nobody would see what is missing.
 func TestFencedPartitionTakesTheWholeBatchBack(t *testing.T) {
@@ -390,7 +389,7 @@ func (s *forger) Poll(ctx context.Context, n int) (inbox.Delivery, error) {
 	return d, err
 }
 
-// V3 and A3 from the other side: a run that doesn't continue the watermark, of a
+// A run that doesn't continue the watermark, of a
 // source that missed a seek, is thrown away, whether it begins too early or too
 // late, or in another incarnation of the topic.
 func TestRunThatDoesNotContinueTheWatermarkIsThrownAway(t *testing.T) {
@@ -494,7 +493,7 @@ func TestSwallowedFailureIsBuried(t *testing.T) {
 	}
 }
 
-// V2: a group that was deleted, or a consumer that moved to a group of another
+// A group that was deleted, or a consumer that moved to a group of another
 // name, begins its generations again; the claim's own generation goes on.
 func TestConsumerMovesToAnotherGroup(t *testing.T) {
 	w := newWorld(t, 1)
@@ -510,7 +509,7 @@ func TestConsumerMovesToAnotherGroup(t *testing.T) {
 	w.wantOnce(keys...)
 }
 
-// V4: the log is cut, the row lowered and read anew up to where it was; then the
+// The log is cut, the row lowered and read anew up to where it was; then the
 // database goes back to before. The row stands at the same place, but not under
 // the same token, and is proved again.
 func TestDatabaseThatGoesBackOverACutIsHealed(t *testing.T) {
@@ -549,7 +548,7 @@ type hangingTx struct{ inbox.Tx[*inboxtest.Tx] }
 func (hangingTx) Commit(context.Context, []inbox.Settled) error { return inboxtest.ErrDown }
 func (hangingTx) Rollback(context.Context)                      {}
 
-// V5: who waits for a row that its own dead session holds claims again, and the
+// Who waits for a row that its own dead session holds claims again, and the
 // claim ends that session.
 func TestOwnDeadSessionIsEndedByAClaim(t *testing.T) {
 	w := newWorld(t, 1)
