@@ -103,8 +103,9 @@ func (s *beforeClaim) Claim(ctx context.Context, p semel.Partition, o inbox.Owne
 	return s.Store.Claim(ctx, p, o, f)
 }
 
-// The database goes back between the signed acks and the claims: what was heard of p1 before its ack was signed says that somebody else committed its
-// offset. A halt is for a person, so the broker is heard again before.
+// The database goes back between the signed acks and the claims: what was heard of
+// p1 before its ack was signed says that somebody else committed its offset. A halt
+// is for a person, so the broker is heard again before.
 func TestOlderWitnessHaltsNobody(t *testing.T) {
 	w := newWorld(t, 2)
 	w.send(0, 0, 3)
