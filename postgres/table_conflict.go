@@ -288,7 +288,8 @@ func appendTableText(dst, text []byte) []byte {
 }
 
 // compare returns the numbers of the rows that equal the stored ones in all
-// mapped columns. An absent field whose default was taken can't be compared.
+// mapped columns, those apart that hold a message's place. An absent field whose
+// default was taken can't be compared.
 func (p *tablePlan) compare() string {
 	params, names := []string{"$1::text[]"}, []string{"n"}
 	var key, all []string
@@ -298,6 +299,9 @@ func (p *tablePlan) compare() string {
 		stored, sent := "t."+pgx.Identifier{c.name}.Sanitize(), fmt.Sprintf("u.c%d::%s", i, c.cast)
 		if slices.ContainsFunc(p.key, func(k tableKey) bool { return k.column == i }) {
 			key = append(key, stored+" = "+sent)
+			continue
+		}
+		if c.from.IsPlace() {
 			continue
 		}
 		switch {

@@ -10,7 +10,8 @@ import (
 //
 // It is equal for honest repeats: it covers the mapped values in the order of
 // columns, strings by their content, numbers by their value (1.0 is 1), documents
-// apart from white space and the order of names; absent is null. It is the same
+// apart from white space and the order of names; absent is null. Timestamp,
+// partition and offset are no part of it: a repeat has its own. It is the same
 // in every process and version, for it is stored. It finds mistakes; it is no
 // defence against somebody who wants two messages to look alike.
 func (r *Row) Digest() [16]byte {
@@ -85,9 +86,8 @@ func (h *hash) value(v Value, buf []byte) {
 	switch v.Kind {
 	case Absent, Null:
 		h.word(uint64(Null))
-	case Int, Time:
+	case Int, Time: // where and when, not what: see [Path.IsPlace]
 		h.word(uint64(v.Kind))
-		h.word(uint64(v.n))
 	case Text, Bytes:
 		h.word(uint64(v.Kind))
 		h.bytes(v.Raw)

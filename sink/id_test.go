@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/sink"
@@ -188,6 +189,25 @@ func TestDigestsAreEqualForHonestRepeats(t *testing.T) {
 				t.Errorf("%s and %s differ", in, g[0])
 			}
 		}
+	}
+}
+
+func TestAPlaceIsNoPartOfADigest(t *testing.T) {
+	t.Parallel()
+	m := mapping(t, "value.a", "timestamp", "partition", "offset")
+	var first, again, other sink.Row
+	message := semel.Message{Value: []byte(`{"a":1}`), Timestamp: time.UnixMilli(5), Partition: 1, Offset: 7}
+	repeat := semel.Message{Value: []byte(`{"a":1}`), Timestamp: time.UnixMilli(9), Partition: 2, Offset: 3}
+	for row, msg := range map[*sink.Row]*semel.Message{&first: &message, &again: &repeat, &other: {Value: []byte(`{"a":2}`), Timestamp: message.Timestamp, Partition: 1, Offset: 7}} {
+		if err := m.Decode(msg, row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first.Digest() != again.Digest() {
+		t.Error("a repeat differs from its message")
+	}
+	if first.Digest() == other.Digest() {
+		t.Error("another message has the same digest")
 	}
 }
 

@@ -65,6 +65,12 @@ func (p Path) String() string {
 // IsZero says whether there is no path.
 func (p Path) IsZero() bool { return p.Root == 0 }
 
+// IsPlace says that it selects where and when the message stands in its log, not
+// what the message says: a repeat by its producer stands elsewhere.
+func (p Path) IsPlace() bool {
+	return p.Root == RootTimestamp || p.Root == RootPartition || p.Root == RootOffset
+}
+
 // Equal says whether both select the same.
 func (p Path) Equal(q Path) bool { return p.String() == q.String() }
 
