@@ -286,10 +286,14 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 			fmt.Sprintf(" AND ctid = $4::text::tid AND now() = $%d::timestamptz RETURNING ctid::text AS place)", 5+len(settledValues(inbox.Row{}))) +
 			" SELECT (SELECT place FROM done), 1 / (SELECT count(*) FROM done)",
 		// After lock_timeout nobody waits any more, so pg_blocking_pids would say
-		// nothing; the row's xmax is the transaction that holds it.
-		endBlocker: "SELECT a.pid, a.application_name, pg_terminate_backend(a.pid, 1000) FROM semel.watermark w" +
-			" JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = w.xmax" +
-			" JOIN pg_stat_activity a ON a.pid = l.pid" + key("w.") +
+		// nothing; the row's xmax is the transaction that holds it. Unless that
+		// advanced under a savepoint: xmax is a multixact then, which SQL can't take
+		// apart, and the session in a transaction that is named after a token of the
+		// row's owner is the one.
+		endBlocker: "SELECT a.pid, a.application_name, pg_terminate_backend(a.pid, 1000) FROM semel.watermark w JOIN pg_stat_activity a" +
+			" ON a.pid IN (SELECT l.pid FROM pg_locks l WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = w.xmax)" +
+			" OR a.backend_xid IS NOT NULL AND a.application_name IN (SELECT $4 || o.claim_token::text FROM semel.watermark o" +
+			" WHERE o.consumer = w.consumer AND o.owner - 'at' = w.owner - 'at')" + key("w.") +
 			" AND a.pid <> pg_backend_pid() AND starts_with(a.application_name, $4) AND a.application_name <> $4 || '" + claiming + "'",
 		release: "UPDATE semel.watermark SET owner = NULL, unclean_claims = 0" + key("") + " AND claim_token = $4",
 		event: "INSERT INTO semel.event (consumer, topic, partition, kind, detail)" +

@@ -431,6 +431,27 @@ func TestClaimEndsAZombieStoppedInsideCopy(t *testing.T) {
 	}
 }
 
+// A handler's savepoint, or a table's, makes the lock on the row one that the row's xmax doesn't name: a multixact.
+func TestClaimEndsAZombieThatAdvancedUnderASavepoint(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	c := connect(t, url)
+	zombie := opened(t, url, "billing")
+	introduce(t, zombie, p0, p1)
+	a, b := claim(t, zombie, p0), claim(t, zombie, p1)
+	tx := begin(t, zombie, span(a, 5), span(b, 5))
+	for _, sql := range []string{"SAVEPOINT s", "UPDATE semel.watermark SET updated_at = now()"} {
+		_, err := tx.DB().Exec(t.Context(), sql)
+		must(t, err)
+	}
+	for _, p := range []semel.Partition{p1, p0} {
+		claim(t, opened(t, url, "billing"), p)
+	}
+	if n := ask[int](t, c, "SELECT count(*)::int FROM semel.event WHERE kind = 'zombie-ended'"); n != 1 {
+		t.Errorf("%d sessions were ended", n)
+	}
+}
+
 // proxy stands between a store and its server. mute lets everything through to
 // the server and nothing back; cut closes when the client sends the next bytes,
 // which don't arrive.
