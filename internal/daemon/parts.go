@@ -176,6 +176,11 @@ func poolConfig(f *config.File) (*pgxpool.Config, error) {
 	if cfg.ConnConfig.ConnectTimeout == 0 {
 		cfg.ConnConfig.ConnectTimeout = reachWithin
 	}
+	if cfg.PingTimeout == 0 {
+		// The pool pings what was idle, for as long as it takes; a server that
+		// says nothing would keep the process from ending.
+		cfg.PingTimeout = 5 * time.Second
+	}
 	if db.Password.IsSet() {
 		cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) (err error) {
 			c.Password, err = db.Password.Reveal()
