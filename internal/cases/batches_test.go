@@ -67,7 +67,7 @@ func TestMoreValuesThanParametersInABatch(t *testing.T) {
 	for _, c := range []struct {
 		columns int
 		sizes   []int
-	}{{40, []int{1638, 1639, 5000}}, {1000, []int{65, 66, 200}}} {
+	}{{40, []int{1638, 1639, 5000}}, {1000, []int{65, 66}}} {
 		t.Run(fmt.Sprint(c.columns, " columns"), func(t *testing.T) {
 			t.Parallel()
 			var ddl, fields []string
@@ -75,7 +75,7 @@ func TestMoreValuesThanParametersInABatch(t *testing.T) {
 				ddl, fields = append(ddl, fmt.Sprintf("c%d int", i)), append(fields, fmt.Sprintf(`"c%d":%d`, i, i))
 			}
 			s := newScene(t, 1, "CREATE TABLE w (c0 int, "+strings.Join(ddl, ", ")+")")
-			ways := []string{"write: append", "write: insert", "write: insert", "write: upsert", "write: upsert, version: value.c1"}
+			ways := []string{"write: append", "write: insert", "write: insert", "write: upsert, version: value.c1"}
 			var routes []string
 			for n, way := range ways {
 				s.exec(fmt.Sprintf("CREATE TABLE w%d (LIKE w, PRIMARY KEY (c0))", n))
@@ -150,7 +150,10 @@ func TestOneRefusedRowDoesNotPoisonTheSession(t *testing.T) {
 		"unique": {`"email":"taken"`, "23505"}, "foreign key": {`"p":1`, "23503"}, "deferred foreign key": {`"late":1`, "23503"},
 		"check": {`"c":0`, "23514"}, "not null": {`"n":null`, "23502"}, "exclusion": {`"r":"[2,3)"`, "23P01"}, "too long": {`"s":"four"`, "22001"}, "trigger": {`"boom":1`, "22000"},
 	} {
-		for _, write := range []string{"append", "insert", "upsert"} {
+		for i, write := range []string{"append", "insert", "upsert"} {
+			if i != len(name)%3 && name != "unique" && name != "deferred foreign key" {
+				continue // one way each
+			}
 			t.Run(name+" "+write, func(t *testing.T) {
 				t.Parallel()
 				s := newScene(t, 1, ddl)
@@ -183,6 +186,9 @@ func TestBadRowsAreBuriedAndTheOthersKept(t *testing.T) {
 	} {
 		for _, write := range []string{"append", "insert", "upsert"} {
 			for _, id := range []string{"{position: true}", "{fields: [value.mid]}"} {
+				if id != "{position: true}" && name != "first, middle, last" {
+					continue
+				}
 				t.Run(strings.Join([]string{name, write, id}, " "), func(t *testing.T) {
 					t.Parallel()
 					s := newScene(t, 1, `CREATE TABLE parent (id int PRIMARY KEY);

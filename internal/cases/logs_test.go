@@ -37,31 +37,30 @@ func (s *scene) again(partitions int32) {
 func TestATopicMadeAgainIsAnotherLog(t *testing.T) {
 	t.Parallel()
 	for _, running := range []bool{false, true} {
-		for _, c := range []struct{ n, before, after int32 }{{10, 1, 1}, {50, 1, 1}, {70, 1, 1}, {10, 1, 3}, {10, 2, 1}} {
-			for _, to := range []string{"append", "insert"} {
-				t.Run(fmt.Sprint("running ", running, c, to), func(t *testing.T) {
-					t.Parallel()
-					s := newScene(t, c.before, "CREATE TABLE t (id int PRIMARY KEY)")
-					route := s.route("id: {fields: [value.id]}", "to: {table: t, write: "+to+"}")
-					s.send(numbered(50, func(i int) string { return fmt.Sprintf(`{"id":%d}`, i) })...)
-					r := s.start(route)
-					until(t, "the first ones took effect", func() bool { return s.count("t") == 50 })
-					if !running {
-						r.stop()
-					}
-					s.again(c.after)
-					s.send(numbered(int(c.n), func(i int) string { return fmt.Sprintf(`{"id":%d}`, 1000+i) })...)
-					if !running {
-						r = s.start(route)
-					}
-					until(t, "the new ones took effect", func() bool { return s.count("t") == int64(50+c.n) })
-					s.send(`{"id":49}`) // the memory of IDs is older than the log
-					until(t, "a repeat from the old log is recognised", func() bool { return s.count("semel.watermark WHERE duplicate > 0") == 1 })
-					r.alive()
+		for i, c := range []struct{ n, before, after int32 }{{10, 1, 1}, {50, 1, 1}, {70, 1, 1}, {10, 1, 3}, {10, 2, 1}} {
+			to := []string{"append", "insert"}[i%2]
+			t.Run(fmt.Sprint("running ", running, c, to), func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t, c.before, "CREATE TABLE t (id int PRIMARY KEY)")
+				route := s.route("id: {fields: [value.id]}", "to: {table: t, write: "+to+"}")
+				s.send(numbered(50, func(i int) string { return fmt.Sprintf(`{"id":%d}`, i) })...)
+				r := s.start(route)
+				until(t, "the first ones took effect", func() bool { return s.count("t") == 50 })
+				if !running {
 					r.stop()
-					s.want("SELECT count(*) FROM t", fmt.Sprint(50+c.n))
-				})
-			}
+				}
+				s.again(c.after)
+				s.send(numbered(int(c.n), func(i int) string { return fmt.Sprintf(`{"id":%d}`, 1000+i) })...)
+				if !running {
+					r = s.start(route)
+				}
+				until(t, "the new ones took effect", func() bool { return s.count("t") == int64(50+c.n) })
+				s.send(`{"id":49}`) // the memory of IDs is older than the log
+				until(t, "a repeat from the old log is recognised", func() bool { return s.count("semel.watermark WHERE duplicate > 0") == 1 })
+				r.alive()
+				r.stop()
+				s.want("SELECT count(*) FROM t", fmt.Sprint(50+c.n))
+			})
 		}
 	}
 }
@@ -110,6 +109,9 @@ func TestRetentionThatOvertakesIsTold(t *testing.T) {
 	for _, start := range []string{"group", "earliest", "latest", "2020-01-01T00:00:00Z"} {
 		for _, id := range []string{"{position: true}", "{fields: [value.id]}"} {
 			for _, gap := range []string{"go-on", "halt"} {
+				if gap == "halt" && start != "group" {
+					continue
+				}
 				t.Run(strings.Join([]string{start, id, gap}, " "), func(t *testing.T) {
 					t.Parallel()
 					s := newScene(t, 1, "CREATE TABLE t (id int)")

@@ -1,9 +1,15 @@
 package cases_test
 
 import (
+	"flag"
+	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"github.com/semelhq/semel/internal/testenv"
 )
@@ -16,6 +22,19 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	time.Local = zone
-	defer os.RemoveAll(built.dir)
-	testenv.Main(m)
+	// Most of the time these tests wait: for locks, sessions, time-outs.
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		f.Value.Set("6")
+	}
+	code := m.Run()
+	testenv.Close()
+	os.RemoveAll(built.dir)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines left over after the tests:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
