@@ -128,7 +128,7 @@ func (s *scene) want(sql, want string) {
 	}
 }
 
-// send appends values to partition 0; TOMBSTONE is a nil value.
+// send appends values to partition 0.
 func (s *scene) send(values ...string) {
 	s.t.Helper()
 	rs := make([]*kgo.Record, len(values))
