@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/semelhq/semel/internal/config"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -64,7 +65,12 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	}
 	// An error of several lines holds its own hint.
 	what, more, _ := strings.Cut(strings.TrimSpace(f.err.Error()), "\n")
-	a.say(cmd, what, cmp.Or(f.hint, more))
+	hint := cmp.Or(f.hint, more)
+	var pg *pgconn.PgError
+	if hint == "" && errors.As(f.err, &pg) && pg.Code == "42501" {
+		hint = "semel migrate --grant ROLE, by the owner, gives a role what Semel's own tables need"
+	}
+	a.say(cmd, what, hint)
 	return f.code
 }
 
@@ -201,6 +207,22 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 // unknownFlag turns a flag error into one of ours.
 func unknownFlag(cmd *cobra.Command, err error) error {
 	var none *pflag.NotExistError
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) {
+		f := bad.GetFlag()
+		needs, like := f.Value.Type(), cmd.CommandPath()+" --help lists the flags"
+		switch {
+		case strings.Contains(needs, "int"):
+			needs = "whole number"
+		case needs == "float64":
+			needs = "number"
+		case needs == "duration":
+			like = "like 10s, 2m, 1h30m"
+		case needs == "bool":
+			needs = "true or false"
+		}
+		return usage(fmt.Errorf("--%s: %q is no %s", f.Name, bad.GetValue(), needs), like)
+	}
 	if !errors.As(err, &none) {
 		return usage(err, cmd.CommandPath()+" --help lists the flags")
 	}

@@ -30,7 +30,7 @@ func (a *app) completionCommand() *cobra.Command {
 			case "powershell":
 				return root.GenPowerShellCompletionWithDesc(a.out)
 			}
-			return usage(fmt.Errorf("no completion for %q", args[0]), didYouMean("", args[0], shells, "bash, zsh, fish or powershell"))
+			return usage(fmt.Errorf("no completion for %q", args[0]), "bash, zsh, fish or powershell")
 		},
 	}
 }

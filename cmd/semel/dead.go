@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -117,6 +119,9 @@ counted. Name numbers, or --all together with what narrows it.`,
 
 // each hands over the dead letters that were chosen.
 func (d *dead) each(ctx context.Context, numbers []string, payload bool, print func(postgres.DeadRow) error) error {
+	if err := d.known(); err != nil {
+		return err
+	}
 	v, file, err := d.look(ctx, &d.file, nil)
 	if err != nil {
 		return err
@@ -146,6 +151,9 @@ func (d *dead) discard(ctx context.Context, numbers []string) error {
 	if (len(numbers) > 0) == d.all {
 		return usage(errors.New("which ones?"), "numbers, or --all (with --route, --class, --older-than)")
 	}
+	if err := d.known(); err != nil {
+		return err
+	}
 	v, file, err := d.look(ctx, &d.file, nil)
 	if err != nil {
 		return err
@@ -164,6 +172,18 @@ func (d *dead) discard(ctx context.Context, numbers []string) error {
 		return no(fmt.Errorf("%s not found or closed already", plural(missing, "number")), "semel dead list shows those that are open")
 	}
 	return nil
+}
+
+// known refuses a class that no dead letter has.
+func (d *dead) known() error {
+	classes := []string{
+		string(inbox.DeadDecode), string(inbox.DeadMissingID), string(inbox.DeadCollision), string(inbox.DeadValue),
+		string(inbox.DeadConstraint), string(inbox.DeadHandler), string(inbox.DeadCrash),
+	}
+	if d.class == "" || slices.Contains(classes, d.class) {
+		return nil
+	}
+	return usage(fmt.Errorf("--class: there is no %q", d.class), didYouMean("", d.class, classes, "there are "+strings.Join(classes, ", ")))
 }
 
 // query reads flags and numbers.

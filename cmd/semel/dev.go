@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/semelhq/semel/internal/devenv"
 	"github.com/spf13/cobra"
@@ -78,6 +79,14 @@ func (d *dev) Run(ctx context.Context, _ []string) error {
 }
 
 func (d *devFlags) start(ctx context.Context, a *app) (*devenv.Env, error) {
+	for _, p := range []struct {
+		flag string
+		port int
+	}{{"--kafka-port", d.kafkaPort}, {"--postgres-port", d.postgresPort}} {
+		if p.port < 0 || p.port > 65535 {
+			return nil, usage(fmt.Errorf("%s: %d is no port", p.flag, p.port), "1 to 65535, or 0 for a free one")
+		}
+	}
 	env, err := devenv.Start(ctx, devenv.Config{
 		Dir: d.dir, KafkaPort: d.kafkaPort, PostgresPort: d.postgresPort, Talk: a.err,
 	})
@@ -94,6 +103,7 @@ func devFailure(err error) error {
 	var used *devenv.InUseError
 	var taken *devenv.PortTakenError
 	var none *devenv.NoPostgresError
+	var path *fs.PathError
 	switch {
 	case errors.As(err, &used):
 		return stuck(used, "end that process, or choose another folder with --dir")
@@ -101,6 +111,8 @@ func devFailure(err error) error {
 		return stuck(fmt.Errorf("%s port %d is taken", taken.Service, taken.Port), "choose another with "+portFlag(taken.Service)+", or 0 for a free one")
 	case errors.As(err, &none):
 		return stuck(none, "")
+	case errors.As(err, &path):
+		return stuck(err, "choose another folder with --dir")
 	}
 	return stuck(err, "")
 }

@@ -54,11 +54,20 @@ func loadFile(path string, above ...config.Setting) (*config.File, error) {
 	file, err := config.Load(path, above...)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, usage(fmt.Errorf("%s: there is no such file", path), "name it, or set SEMEL_CONFIG")
+		return nil, noFile(path)
 	case err != nil:
 		return nil, usage(err, "")
 	}
 	return file, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func noFile(path string) error {
+	return usage(fmt.Errorf("%s: there is no such file", path), "name it, or set SEMEL_CONFIG")
 }
 
 // route looks a route up, with the nearest name in the hint.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
+	"github.com/semelhq/semel/internal/config"
 	"github.com/semelhq/semel/internal/daemon"
 	"github.com/semelhq/semel/postgres"
 	"github.com/spf13/cobra"
@@ -26,7 +29,9 @@ func (a *app) migrateCommand() *cobra.Command {
 		GroupID: groupAct,
 		Short:   "make or upgrade Semel's own tables",
 		Long: `Makes Semel's own tables, or upgrades them, in one transaction, and registers
-the consumers of the file, so that no run needs more than to read and write.`,
+the consumers of the file, so that no run needs more than to read and write.
+Programs of their own have no file: without one, --database or DATABASE_URL says
+where the tables go.`,
 		Example: `  semel migrate
   semel migrate --print --grant app | psql     # by somebody else, for the role app
   semel migrate --new-identity                 # in a copy of a database`,
@@ -44,7 +49,7 @@ the consumers of the file, so that no run needs more than to read and write.`,
 
 // Run migrates.
 func (m *migrate) Run(ctx context.Context, args []string) error {
-	file, err := m.file.load(args)
+	file, err := m.load(args)
 	if err != nil {
 		return err
 	}
@@ -77,4 +82,18 @@ func (m *migrate) Run(ctx context.Context, args []string) error {
 	}
 	fmt.Fprintln(m.out, done.Database)
 	return nil
+}
+
+// load is the file's database; of a program without a file, the one that was
+// named. A file that was named has to be there.
+func (m *migrate) load(args []string) (*config.File, error) {
+	path := m.file.path(args)
+	if len(args) > 0 || os.Getenv("SEMEL_CONFIG") != "" || exists(path) {
+		return m.file.load(args)
+	}
+	url := cmp.Or(m.file.database, os.Getenv("DATABASE_URL"))
+	if url == "" && !m.print {
+		return nil, usage(fmt.Errorf("%s: there is no such file, and neither --database nor DATABASE_URL is set", path), "name one of them")
+	}
+	return config.WithoutFile(url), nil
 }

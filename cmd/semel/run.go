@@ -69,6 +69,9 @@ func (r *runRoutes) Run(ctx context.Context, args []string) error {
 		return err
 	}
 	if r.dev {
+		if path := r.file.path(args); !exists(path) {
+			return noFile(path) // before anything is started; the rest of it needs the addresses
+		}
 		env, err := r.devAt.start(ctx, r.app)
 		if err != nil {
 			return err
@@ -149,7 +152,7 @@ func (r *runRoutes) verdict(result daemon.Result) error {
 			names = append(names, h.Route)
 		}
 		return stuck(fmt.Errorf("halted: %s: %s", strings.Join(names, ", "), result.Halted[0].Reason),
-			"semel status shows where; a restart or semel resume tries again")
+			"semel status shows where, semel check what stands against it; a restart tries again")
 	case result.Aborted:
 		return stuck(errors.New("shutdown_grace was over: what was in flight was rolled back and will be delivered again"), "")
 	case r.stop.second() != 0:

@@ -227,6 +227,25 @@ func WithBrokers(list string) Setting { return func(r *reader) { r.brokers = lis
 // WithDatabase is used instead of the database's URL, which is not even looked at.
 func WithDatabase(url string) Setting { return func(r *reader) { r.database = url } }
 
+// WithoutFile is a file that names a database and nothing else, for what needs no
+// routes.
+func WithoutFile(database string) *File {
+	f := defaults()
+	f.Database.URL = NewSecret(database)
+	return f
+}
+
+// defaults is what a file says that says nothing.
+func defaults() *File {
+	return &File{
+		Database:      Database{Schema: "semel", SynchronousCommit: true},
+		Memory:        256 << 20,
+		Server:        Server{Listen: "127.0.0.1:8321"},
+		ShutdownGrace: 25 * time.Second,
+		at:            map[string]pos{},
+	}
+}
+
 // Load reads the file with the environment of the process. Mistakes in it are an
 // *Errors.
 func Load(path string, settings ...Setting) (*File, error) {
@@ -240,10 +259,8 @@ func Load(path string, settings ...Setting) (*File, error) {
 // Parse reads a file that is in memory. env gives environment variables and
 // whether they are set. All mistakes are reported at once, as an *Errors.
 func Parse(name string, data []byte, env func(string) (string, bool), settings ...Setting) (*File, error) {
-	r := &reader{
-		file: &File{Name: name, at: map[string]pos{}},
-		env:  env,
-	}
+	r := &reader{file: defaults(), env: env}
+	r.file.Name = name
 	for _, s := range settings {
 		s(r)
 	}

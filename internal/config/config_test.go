@@ -284,3 +284,23 @@ func FuzzNoFileMakesItPanic(f *testing.F) {
 		}
 	})
 }
+
+func TestEmptyFileIsSaidToBeEmpty(t *testing.T) {
+	t.Parallel()
+	for _, data := range []string{"", "\n \n", "# nothing yet\n"} {
+		if m := mistakes(t, data); len(m) != 1 || m[0].What != "the file is empty" {
+			t.Errorf("%q: %v", data, m)
+		}
+	}
+}
+
+func TestWithoutAFileDefaultsHold(t *testing.T) {
+	t.Parallel()
+	none, file := config.WithoutFile("postgres://h/d"), parse(t, minimal())
+	if none.Database.Schema != file.Database.Schema || !none.Database.SynchronousCommit || none.Memory != file.Memory || len(none.Routes) != 0 {
+		t.Errorf("%+v, a file has %+v", none, file)
+	}
+	if url, err := none.Database.URL.Reveal(); err != nil || url != "postgres://h/d" {
+		t.Errorf("%q, %v", url, err)
+	}
+}

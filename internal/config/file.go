@@ -20,10 +20,6 @@ import (
 // read reads the whole file into r.file, over the defaults.
 func (r *reader) read(data []byte) {
 	f := r.file
-	f.Database = Database{Schema: "semel", SynchronousCommit: true}
-	f.Memory = 256 << 20
-	f.Server.Listen = "127.0.0.1:8321"
-	f.ShutdownGrace = 25 * time.Second
 	top := r.document(data)
 	if top == nil {
 		return

@@ -56,6 +56,10 @@ func (r *reader) document(data []byte) *yaml.Node {
 	}
 	var doc yaml.Node
 	if err := yaml.Load(data, &doc); err != nil {
+		if strings.HasSuffix(err.Error(), "no documents in stream") {
+			r.failAt(1, 1, "the file is empty", "it begins like kafka: {brokers: localhost:9092}")
+			return nil
+		}
 		var one *yaml.LoadError
 		if errors.As(err, &one) {
 			what := strings.TrimPrefix(one.Message, "yaml: ")

@@ -29,6 +29,9 @@ func Start(ctx context.Context, cfg Config) (*Env, error) {
 		return nil, errors.New("devenv: Config.Dir is empty")
 	}
 	e := &Env{}
+	if _, err := makeDir(cfg.Dir); err != nil { // or both would say so
+		return nil, err
+	}
 	failed := make(chan error, 1)
 	go func() {
 		var err error
