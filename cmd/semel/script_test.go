@@ -76,7 +76,14 @@ func TestScripts(t *testing.T) {
 			env.Setenv("KAFKA_BROKERS", brokers)
 			env.Setenv("TOPIC", testenv.Unique(t))
 			env.Setenv("SEMEL_POSTGRES_BIN", os.Getenv("SEMEL_POSTGRES_BIN"))
-			env.Setenv("DATABASE_URL", testenv.Postgres(t))
+			database := testenv.Postgres(t)
+			env.Setenv("DATABASE_URL", database)
+			none, err := url.Parse(database)
+			if err != nil {
+				return err
+			}
+			none.Path = "/not_there"
+			env.Setenv("NO_DATABASE_URL", none.String())
 			env.Setenv("LISTEN", freeAddress(t))
 			env.Setenv("RUNNER", "runner_"+strings.ToLower(rand.Text()[:8]))
 			return nil

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -85,9 +87,26 @@ func (p *parts) reachDatabase(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
 	if err := p.pool.Ping(ctx); err != nil {
-		return &StartError{What: "database", Err: Plain(err), Hint: "database in the file, or --database, says where it is"}
+		return &StartError{What: "database", Err: Plain(err), Hint: databaseHint(err)}
 	}
 	return nil
+}
+
+// databaseHint is what to look at: a server that answered was found.
+func databaseHint(err error) string {
+	const where = "database in the file, or --database, "
+	var pg *pgconn.PgError
+	switch errors.As(err, &pg); {
+	case pg != nil && pg.Code == "3D000":
+		return where + "names it after the host; semel makes tables, not databases"
+	case pg != nil && strings.HasPrefix(pg.Code, "28"):
+		return where + "names user and password"
+	case pg != nil && pg.Code == "42704":
+		return where + "has a parameter that PostgreSQL doesn't know"
+	case strings.Contains(err.Error(), "server refused TLS connection"):
+		return where + "asks for TLS: sslmode=prefer or disable does without"
+	}
+	return where + "says where it is"
 }
 
 func (p *parts) reachBroker(ctx context.Context) error {
