@@ -304,3 +304,53 @@ func TestWithoutAFileDefaultsHold(t *testing.T) {
 		t.Errorf("%q, %v", url, err)
 	}
 }
+
+// TestTheDocumentShowsEveryFieldAndItsDefault reads docs/file.md: its example
+// says nothing but defaults, and no field is missing.
+func TestTheDocumentShowsEveryFieldAndItsDefault(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/file.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(doc), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	all := parse(t, example)
+	plain := parse(t, "kafka: {brokers: localhost:9092}\ndatabase: postgres://semel@localhost/shop\nroutes:\n"+
+		"- {name: orders, from: {topics: [orders]}, id: {header: message-id}, to: {table: public.orders, write: insert}}")
+	if got, want := fmt.Sprintf("%+v", all.Routes), fmt.Sprintf("%+v", plain.Routes); got != want {
+		t.Errorf("the document's route says more than defaults:\n%s\n%s", got, want)
+	}
+	if all.Memory != plain.Memory || all.Server != plain.Server || all.ShutdownGrace != plain.ShutdownGrace ||
+		all.Database.Schema != plain.Database.Schema || all.Database.SynchronousCommit != plain.Database.SynchronousCommit {
+		t.Errorf("the document says more than defaults: %+v, %+v", all, plain)
+	}
+
+	const unknown = "zzzzzzzzzzzzzzzz"
+	named := 0
+	for _, holder := range []string{
+		"%s: 1", "kafka: {%s: 1}", "kafka: {tls: {%s: 1}}", "kafka: {sasl: {%s: 1}}", "database: {%s: 1}", "server: {%s: 1}",
+		"routes: [{%s: 1}]", "routes: [{from: {%s: 1}}]", "routes: [{id: {%s: 1}}]", "routes: [{to: {%s: 1}}]", "routes: [{to: {times: {%s: 1}}}]",
+		"routes: [{batch: {%s: 1}}]", "routes: [{inbox: {%s: 1}}]", "routes: [{on_error: {%s: 1}}]", "routes: [{on_error: {backoff: {%s: 1}}}]",
+		"routes: [{on_error: {limit: {%s: 1}}}]", "routes: [{dead_letters: {%s: 1}}]",
+	} {
+		for _, m := range mistakes(t, fmt.Sprintf(holder, unknown)) {
+			if !strings.Contains(m.What, unknown) {
+				continue
+			}
+			for name := range strings.SplitSeq(strings.TrimPrefix(m.Hint, "there are "), ", ") {
+				later := false
+				for _, m := range mistakes(t, fmt.Sprintf(holder, name)) {
+					later = later || strings.HasSuffix(m.What, name+" is not in this version")
+				}
+				if !later && !strings.Contains(example, name+":") {
+					t.Errorf("docs/file.md doesn't show %s", fmt.Sprintf(holder, name))
+				}
+				named++
+			}
+		}
+	}
+	if named < 60 {
+		t.Errorf("only %d fields were looked at", named)
+	}
+}
