@@ -104,7 +104,7 @@ func (s *Status) Identity(ctx context.Context) (identity string, err error) {
 // DeadFilter chooses dead letters; each field narrows it, the zero value takes
 // all.
 type DeadFilter struct {
-	Consumer      string
+	Consumers     []string // nil: of all
 	Classes       []inbox.DeadClass
 	Numbers       []int64
 	Since, Before time.Time // when they were buried
@@ -120,8 +120,8 @@ func (f DeadFilter) where() (string, []any) {
 		args = append(args, arg)
 		conds = append(conds, fmt.Sprintf(cond, len(args)))
 	}
-	if f.Consumer != "" {
-		add("consumer = $%d::text", f.Consumer)
+	if f.Consumers != nil {
+		add("consumer = ANY($%d::text[])", f.Consumers)
 	}
 	if f.Classes != nil {
 		classes := make([]string, len(f.Classes))

@@ -88,7 +88,7 @@ func TestDeadLettersAreFoundAndDiscarded(t *testing.T) {
 	must(t, tx.Commit(t.Context(), []inbox.Settled{{Span: sp}}))
 
 	st := postgres.NewStatus(connect(t, url), "")
-	ds, err := st.DeadLetters(t.Context(), postgres.DeadFilter{Consumer: "billing", Classes: []inbox.DeadClass{inbox.DeadValue}, Payload: true})
+	ds, err := st.DeadLetters(t.Context(), postgres.DeadFilter{Consumers: []string{"billing"}, Classes: []inbox.DeadClass{inbox.DeadValue}, Payload: true})
 	must(t, err)
 	if len(ds) != 1 {
 		t.Fatalf("%d letters", len(ds))

@@ -28,11 +28,13 @@ type dead struct {
 	class     string
 	since     string
 	olderThan string
-	limit     int
-	all       bool
-	closed    bool
-	payload   bool
-	json      bool
+	// everywhere: of consumers that aren't in the file too
+	everywhere bool
+	limit      int
+	all        bool
+	closed     bool
+	payload    bool
+	json       bool
 }
 
 func (a *app) deadCommand() *cobra.Command {
@@ -60,6 +62,7 @@ func (d *dead) choose(f *pflag.FlagSet) {
 	f.StringVar(&d.class, "class", "", "of this class alone: decode, missing-id, collision, value, constraint, handler or crash")
 	f.StringVar(&d.since, "since", "", "buried since a `TIME`, or so long ago at most (2h)")
 	f.StringVar(&d.olderThan, "older-than", "", "buried at least so `LONG` ago (7d)")
+	f.BoolVar(&d.everywhere, "everywhere", false, "of every consumer in the database, not of the file's alone")
 }
 
 func (a *app) deadList() *cobra.Command {
@@ -197,7 +200,12 @@ func (d *dead) query(file *config.File, numbers []string) (q postgres.DeadFilter
 		if err != nil {
 			return q, err
 		}
-		q.Consumer = r.Consumer
+		q.Consumers = []string{r.Consumer}
+	} else if len(numbers) == 0 && !d.everywhere {
+		q.Consumers = []string{}
+		for _, r := range file.Routes {
+			q.Consumers = append(q.Consumers, r.Consumer)
+		}
 	}
 	for _, s := range numbers {
 		n, err := strconv.ParseInt(s, 10, 64)

@@ -85,6 +85,8 @@ func failed(err error) error {
 		return nil
 	case errors.As(err, &unknown):
 		return usage(unknown, didYouMean("", unknown.Name, unknown.Have, "its routes: "+strings.Join(unknown.Have, ", ")))
+	case errors.Is(err, daemon.ErrBadURL) && errors.As(err, &start):
+		return usage(start, start.Hint)
 	case errors.As(err, &start):
 		return stuck(start, start.Hint)
 	}

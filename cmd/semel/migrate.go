@@ -80,7 +80,7 @@ func (m *migrate) Run(ctx context.Context, args []string) error {
 	if m.grant != "" {
 		m.talk("role %s may run routes", m.grant)
 	}
-	fmt.Fprintln(m.out, done.Database)
+	fmt.Fprintln(m.out, "identity", done.Database)
 	return nil
 }
 

@@ -153,6 +153,8 @@ func (r *runRoutes) verdict(result daemon.Result) error {
 		}
 		return stuck(fmt.Errorf("halted: %s: %s", strings.Join(names, ", "), result.Halted[0].Reason),
 			"semel status shows where, semel check what stands against it; a restart tries again")
+	case len(result.Paused) > 0:
+		return stuck(fmt.Errorf("paused, with messages left: %s", strings.Join(result.Paused, ", ")), "semel resume "+result.Paused[0])
 	case result.Aborted:
 		return stuck(errors.New("shutdown_grace was over: what was in flight was rolled back and will be delivered again"), "")
 	case r.stop.second() != 0:

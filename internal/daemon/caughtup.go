@@ -18,15 +18,18 @@ type target map[semel.Partition]int64
 // caughtUp waits until each route has settled all that was in its topics when it
 // was called, up to the last stable offset of every partition, whoever settles
 // it. The watermarks in the database decide; but a route that has proved nothing
-// yet may be about to halt, and is waited for. A halted one is not.
-func (d *daemon) caughtUp(ctx context.Context, routes []config.Route) bool {
+// yet may be about to halt, and is waited for. A halted one is not,
+// nor one that is paused: those with messages left are answered by name.
+func (d *daemon) caughtUp(ctx context.Context, routes []config.Route) (paused []string, ok bool) {
 	targets := map[string]target{}
 	tick := time.NewTicker(caughtUpEvery)
 	defer tick.Stop()
 	for {
 		done := true
+		paused = nil
 		for _, r := range routes {
-			switch d.state(r.Name) {
+			state := d.state(r.Name)
+			switch state {
 			case Halted:
 				continue
 			case Starting:
@@ -36,16 +39,22 @@ func (d *daemon) caughtUp(ctx context.Context, routes []config.Route) bool {
 				targets[r.Name], _ = d.parts.stable(ctx, r.From.Topics) // an outage is waited out
 			}
 			rows, err := d.parts.memory.Watermarks(ctx, r.Consumer)
-			if err != nil || targets[r.Name] == nil || !targets[r.Name].reached(rows) {
+			switch {
+			case err != nil, targets[r.Name] == nil:
+				done = false
+			case targets[r.Name].reached(rows):
+			case state == Paused:
+				paused = append(paused, r.Name)
+			default:
 				done = false
 			}
 		}
 		if done {
-			return true
+			return paused, true
 		}
 		select {
 		case <-ctx.Done():
-			return false
+			return nil, false
 		case <-tick.C:
 		}
 	}

@@ -29,6 +29,7 @@ type Config struct {
 type Result struct {
 	Tallies []Tally
 	Halted  []Standing // at the end
+	Paused  []string   // that have messages left, where the run was to end when all is settled
 	// Aborted: the time to stop in was over, and what was in flight was rolled
 	// back.
 	Aborted bool
@@ -114,9 +115,11 @@ func Run(hard, soft context.Context, cfg Config) (Result, error) {
 		})
 	}
 	helpers.Go(func() { d.gauges(aside, routes) })
+	var paused []string
 	if cfg.UntilCaughtUp {
 		helpers.Go(func() {
-			if d.caughtUp(soft, routes) {
+			var ok bool
+			if paused, ok = d.caughtUp(soft, routes); ok {
 				drain()
 			}
 		})
@@ -126,7 +129,7 @@ func Run(hard, soft context.Context, cfg Config) (Result, error) {
 	stop()
 	helpers.Wait()
 
-	result := Result{Tallies: d.board.tallies(), Aborted: late.Load()}
+	result := Result{Tallies: d.board.tallies(), Paused: paused, Aborted: late.Load()}
 	for i := range result.Tallies {
 		result.Tallies[i].UnknownFields = d.tables.unknownFields(result.Tallies[i].Route)
 	}

@@ -185,7 +185,7 @@ func poolConfig(f *config.File) (*pgxpool.Config, error) {
 	}
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, &StartError{What: "database", Err: errBadURL, Hint: "like postgres://user@host:5432/name"}
+		return nil, &StartError{What: "database", Err: ErrBadURL, Hint: "like postgres://user@host:5432/name"}
 	}
 	cfg.MaxConns = int32(lanesOf(f.Routes)) + poolExtra
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
@@ -209,4 +209,5 @@ func poolConfig(f *config.File) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-var errBadURL = errors.New("neither a URL nor key=value words that PostgreSQL knows")
+// ErrBadURL says that the file, or a flag, names no database at all.
+var ErrBadURL = errors.New("neither a URL nor key=value words that PostgreSQL knows")
