@@ -27,15 +27,16 @@ func newMemSource(topic string, logs [][]semel.Message, begun func()) *memSource
 	return s
 }
 
-func (s *memSource) Topics() []string                        { return []string{s.topic} }
-func (s *memSource) Cluster(context.Context) (string, error) { return "memory", nil }
-func (s *memSource) Ack([]inbox.Ack)                         {}
-func (s *memSource) Sign(context.Context, []inbox.Ack) error { return nil }
-func (s *memSource) Confirm(context.Context) error           { return nil }
-func (s *memSource) Member() (member, instance string)       { return "memory", "" }
-func (s *memSource) Evict(context.Context, []string) error   { return nil }
-func (s *memSource) Leave(context.Context) error             { return nil }
-func (s *memSource) Close()                                  {}
+func (s *memSource) Topics() []string                                { return []string{s.topic} }
+func (s *memSource) Cluster(context.Context) (string, error)         { return "memory", nil }
+func (s *memSource) Ack([]inbox.Ack)                                 {}
+func (s *memSource) Sign(context.Context, []inbox.Ack) error         { return nil }
+func (s *memSource) Confirm(context.Context) error                   { return nil }
+func (s *memSource) Member() (member, instance string)               { return "memory", "" }
+func (s *memSource) Evict(context.Context, []string) error           { return nil }
+func (s *memSource) Leave(context.Context) error                     { return nil }
+func (s *memSource) Close()                                          {}
+func (s *memSource) Members(context.Context) ([]inbox.Member, error) { return nil, nil }
 func (s *memSource) partition(i int) semel.Partition {
 	return semel.Partition{Topic: s.topic, Number: int32(i)}
 }
