@@ -44,7 +44,9 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 		}
 		err := w.insert(ctx, rows)
 		if err == nil {
-			return nil // the savepoint ends with the transaction
+			// Watermarks are locked by the transaction: updated below a savepoint
+			// each would get a multixact for both, and that costs milliseconds.
+			return w.exec(ctx, "RELEASE SAVEPOINT semel_table")
 		}
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "23505" || try == 3 {
