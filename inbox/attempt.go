@@ -17,9 +17,11 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 	for i, s := range b.stretches {
 		spans[i] = s.span()
 	}
-	todo := l.sort(b)
+	sorted := make(chan todo, 1)
+	go func() { sorted <- l.sort(b) }() // while the database answers
 	// Fence first, so that no effect precedes the check.
 	tx, end, err := l.begin(ctx, spans)
+	todo := <-sorted
 	if err != nil {
 		return err
 	}
@@ -125,12 +127,13 @@ type todo struct {
 // first of an ID stands for it, as if they came one by one.
 func (l *lane[T]) sort(b batch) todo {
 	t := todo{items: make([]*Item, 0, b.n), at: make([]int, 0, b.n)}
-	b.each(func(_ int, it *Item) { it.reset() })
 	if t.repeats = b.repeats; !b.marked && l.cfg.Memory != MemoryPosition {
+		b.each(func(_ int, it *Item) { it.reset() }) // an ID counts where nothing is wrong
 		t.repeats = repeats(b, make(map[semel.ID]*Item, b.n))
 	}
 	next := t.repeats
 	b.each(func(i int, it *Item) {
+		it.reset()
 		if len(next) > 0 && next[0].it == it {
 			it.Outcome = DuplicateID
 			next = next[1:]
@@ -176,6 +179,7 @@ func (l *lane[T]) admit(ctx context.Context, tx Tx[T], t todo) (fresh []*Item, a
 		}
 		l.repeat(r.it, v)
 	}
+	fresh, at = make([]*Item, 0, len(t.items)), make([]int, 0, len(t.items))
 	for i, it := range t.items {
 		if it.Outcome == Applied {
 			fresh, at = append(fresh, it), append(at, t.at[i])
