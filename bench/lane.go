@@ -17,6 +17,9 @@ import (
 	"github.com/semelhq/semel/postgres"
 )
 
+// sourceBytes is what sources hold in semel run with its default memory.
+const sourceBytes = 64 << 20
+
 // route is how a variant writes.
 type route struct {
 	table postgres.TableConfig
@@ -168,7 +171,7 @@ func (e *env) fromKafka(ctx context.Context, r route, topic string, total, membe
 	g := &gate{members: members, opened: make(chan struct{}), open: c.start, ready: map[*gated]bool{}}
 	var sources []inbox.Source
 	for range members {
-		s, err := kafka.NewSource(kafka.SourceConfig{Brokers: e.brokers, Topics: []string{topic}, Group: consumer, Start: kafka.StartEarliest()})
+		s, err := kafka.NewSource(kafka.SourceConfig{Brokers: e.brokers, Topics: []string{topic}, Group: consumer, Start: kafka.StartEarliest(), MaxBytes: sourceBytes / members})
 		if err != nil {
 			return run{}, err
 		}
