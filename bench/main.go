@@ -316,6 +316,28 @@ func table(to io.Writer, vs []variant, all []result) {
 			spreadOf(rs, func(r result) float64 { return r.Broker }).median)
 	}
 	w.Flush()
+	times(to, all, "Kafka, IDs in the target", "textbook consumer (segmentio/kafka-go)")
+}
+
+// times says how many times the rate of another a variant has, round by round.
+func times(to io.Writer, all []result, variant, other string) {
+	ratios := map[int]float64{}
+	for _, r := range all {
+		if r.Variant == other {
+			ratios[r.Round] = r.Ratio
+		}
+	}
+	var rs []result
+	for _, r := range all {
+		if ratio := ratios[r.Round]; r.Variant == variant && ratio > 0 {
+			r.Ratio /= ratio
+			rs = append(rs, r)
+		}
+	}
+	if len(rs) > 0 {
+		s := spreadOf(rs, func(r result) float64 { return r.Ratio })
+		fmt.Fprintf(to, "%s: %.0f times the %s (%.0f - %.0f; goal 50)\n", variant, s.median, other, s.least, s.most)
+	}
 }
 
 // others are the goals that are no ratios.
