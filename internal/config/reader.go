@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,6 +38,16 @@ func (r *reader) failAt(line, column int, what, hint string) {
 	r.errs = append(r.errs, &Error{File: r.file.Name, Line: max(line, 1), Column: max(column, 1), What: what, Hint: hint})
 }
 
+// blank says whether there is nothing but white space and comments.
+func blank(data []byte) bool {
+	for line := range bytes.Lines(data) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return false
+		}
+	}
+	return true
+}
+
 // document is the node of the file's content, or nil.
 func (r *reader) document(data []byte) *yaml.Node {
 	if !utf8.Valid(data) {
@@ -54,12 +65,12 @@ func (r *reader) document(data []byte) *yaml.Node {
 		r.failAt(line, column, "not valid UTF-8", "")
 		return nil
 	}
+	if blank(data) {
+		r.failAt(1, 1, "the file is empty", "it begins like kafka: {brokers: localhost:9092}")
+		return nil
+	}
 	var doc yaml.Node
 	if err := yaml.Load(data, &doc); err != nil {
-		if strings.HasSuffix(err.Error(), "no documents in stream") {
-			r.failAt(1, 1, "the file is empty", "it begins like kafka: {brokers: localhost:9092}")
-			return nil
-		}
 		var one *yaml.LoadError
 		if errors.As(err, &one) {
 			what := strings.TrimPrefix(one.Message, "yaml: ")

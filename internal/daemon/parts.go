@@ -103,10 +103,8 @@ func databaseHint(err error) string {
 		return where + "names user and password"
 	case pg != nil && pg.Code == "42704":
 		return where + "has a parameter that PostgreSQL doesn't know"
-	case strings.Contains(err.Error(), "server refused TLS connection"):
-		return where + "asks for TLS: sslmode=prefer or disable does without"
 	}
-	return where + "says where it is"
+	return where + "says where it is, and in sslmode whether TLS is needed"
 }
 
 func (p *parts) reachBroker(ctx context.Context) error {
