@@ -107,8 +107,8 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 		return &brokerError{err}
 	}
 	l.assigned(d)
+	// An error of the database puts every partition back to its row: see weather.
 	if err := l.look(ctx); err != nil {
-		l.giveBack(d.Runs)
 		return err
 	}
 	if l.paused {
@@ -119,7 +119,6 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 	// hold the others.
 	unproved := l.prove(ctx)
 	if unproved != nil && !isBroker(unproved) {
-		l.giveBack(d.Runs)
 		return unproved
 	}
 	if unproved == nil {
@@ -132,16 +131,6 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 		return cmp.Or(err, unproved)
 	}
 	return l.forget(ctx)
-}
-
-// giveBack is for what was polled and not looked at: it is read again. (Else it
-// stays unread until the next message arrives in its partition.)
-func (l *lane[T]) giveBack(runs []Run) {
-	for _, r := range runs {
-		if p := l.parts[r.Partition]; p != nil {
-			l.unprove(p)
-		}
-	}
 }
 
 // poll waits for messages no longer than until something else is due.

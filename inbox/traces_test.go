@@ -328,6 +328,56 @@ func TestBrokerOutageGivesBackWhatWasPolled(t *testing.T) {
 	}
 }
 
+// blinking polls messages and then finds no database, once.
+type blinking struct {
+	*inboxtest.Source
+	arm, blind atomic.Bool
+	send       func()
+}
+
+func (s *blinking) Poll(ctx context.Context, n int) (inbox.Delivery, error) {
+	if s.arm.CompareAndSwap(true, false) {
+		s.send()
+		s.blind.Store(true)
+	}
+	return s.Source.Poll(ctx, n)
+}
+
+type blinded struct {
+	*inboxtest.Store
+	source *blinking
+	fired  atomic.Bool
+}
+
+func (s *blinded) Look(ctx context.Context, ps []semel.Partition) (inbox.Look, error) {
+	if s.source.blind.CompareAndSwap(true, false) {
+		s.fired.Store(true)
+		return inbox.Look{}, inboxtest.ErrDown
+	}
+	return s.Store.Look(ctx, ps)
+}
+
+// What was polled before the database was found to be away is read again, though
+// nothing new arrives there.
+func TestDatabaseOutageGivesBackWhatWasPolled(t *testing.T) {
+	w := newWorld(t, 1)
+	source := &blinking{Source: w.b.NewSource(consumer, inboxtest.StartGroup, "t")}
+	store := &blinded{Store: w.db.NewStore(), source: source}
+	var keys []string
+	source.send = func() { keys = w.send(0, 0, 5) }
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+		c.Source, c.Store, c.Reread = source, store, time.Nanosecond
+	})
+	w.settledTo(0)
+	until(t, "it is claimed", func() bool { return w.db.Rows(consumer)[0].Generation == 1 })
+	source.arm.Store(true)
+	w.settledTo(5)
+	w.wantOnce(keys...)
+	if !store.fired.Load() {
+		t.Error("the fault never fired")
+	}
+}
+
 // bothFenced fences p0 the first time that a batch holds both partitions.
 type bothFenced struct {
 	*inboxtest.Store

@@ -68,16 +68,17 @@ var machine = []mutant{
 		tests: []string{"TestFencedPartitionTakesTheWholeBatchBack/more_arrives=false"},
 	},
 	{
+		guard: "an outage of the database puts every partition back to its row",
+		edits: []edit{{outage, `	for _, p := range l.parts {
+		l.unprove(p)
+	}
+	return l.wait(ctx, err, what)`, `	return l.wait(ctx, err, what)`}},
+		tests: []string{"TestDatabaseOutageGivesBackWhatWasPolled"},
+	},
+	{
 		guard: "what is left of a batch taken apart is sought",
 		edits: []edit{restNotDropped},
 		tests: []string{"TestFenceWhileIsolatingGivesBackTheWholeBatch"},
-	},
-	{
-		guard: "what was polled before an outage of the broker is sought",
-		edits: []edit{{lane, `		if p := l.parts[r.Partition]; p != nil {
-			l.unprove(p)`, `		if p := l.parts[r.Partition]; p != nil && r.To < 0 {
-			l.unprove(p)`}},
-		tests: []string{"TestBrokerOutageGivesBackWhatWasPolled"},
 	},
 	{
 		guard: "watermark moved",
