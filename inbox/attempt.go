@@ -26,6 +26,9 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 		return err
 	}
 	defer end()
+	// Not before: with every core busy the database is woken milliseconds late,
+	// and BEGIN waits for it.
+	l.beside()
 	fresh, at, err := l.admit(ctx, tx, todo)
 	if err != nil {
 		return failed(tx, err, -1)

@@ -31,6 +31,7 @@ type lane[T any] struct {
 	limit  limit
 	slab   []Item
 	seen   map[semel.ID]*Item // for mark, to be used again
+	beside func()             // starts what is done while the database writes
 	outage outage
 	reread time.Time // of the last Look
 	forgot time.Time // of the last Forget

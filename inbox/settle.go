@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/semelhq/semel"
@@ -19,16 +20,19 @@ func (l *lane[T]) settle(ctx context.Context, runs []Run) error {
 	for i := range batches {
 		b := batches[i]
 		decoded := make(chan struct{})
-		if i+1 < len(batches) {
+		l.beside = sync.OnceFunc(func() {
+			if i+1 == len(batches) {
+				close(decoded)
+				return
+			}
 			go func() {
 				l.decode(batches[i+1])
 				l.mark(&batches[i+1])
 				close(decoded)
 			}()
-		} else {
-			close(decoded)
-		}
+		})
 		err := l.commit(ctx, b)
+		l.beside() // if there was no transaction
 		<-decoded
 		l.ahead = aheadOf(time.Since(began), i+1, l.cfg.Batch.Time)
 		l.unsettled(b)
