@@ -26,8 +26,11 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 		return err
 	}
 	defer end()
-	// Not before: with every core busy the database is woken milliseconds late,
-	// and BEGIN waits for it.
+	if err := l.preface(ctx, tx, todo); err != nil {
+		return failed(tx, err, -1)
+	}
+	// Not before: with every core busy the database is woken milliseconds late
+	// for each short question.
 	l.beside()
 	fresh, at, err := l.admit(ctx, tx, todo)
 	if err != nil {
@@ -237,6 +240,16 @@ func (l *lane[T]) digest(it *Item) Digest {
 func differ(a, b Digest) bool { return a != b && a != (Digest{}) && b != (Digest{}) }
 
 // apply makes the effects of the fresh items; at are their places in the batch.
+// preface lets the effect ask. An inbox is asked first, for its admissions must
+// not be undone to a savepoint of the effect.
+func (l *lane[T]) preface(ctx context.Context, tx Tx[T], t todo) error {
+	p, ok := l.effect.(Prefacer[T])
+	if !ok || l.cfg.Memory == MemoryInbox || len(t.items) == 0 {
+		return nil
+	}
+	return call(func() error { return p.Preface(ctx, tx) })
+}
+
 func (l *lane[T]) apply(ctx context.Context, tx Tx[T], fresh []*Item, at []int) error {
 	if len(fresh) == 0 {
 		return nil

@@ -405,3 +405,11 @@ type Effect[T any] interface {
 type Digester interface {
 	Digest(m *semel.Message) Digest
 }
+
+// Prefacer is an Effect with short questions to ask before it writes. Preface is
+// called at most once in a transaction, after it has begun and before Apply,
+// which may not follow; where there is an inbox it isn't called. Its errors are
+// those of Apply.
+type Prefacer[T any] interface {
+	Preface(ctx context.Context, tx Tx[T]) error
+}

@@ -113,11 +113,16 @@ type Table struct {
 	// careful is the number of batches that are probed before it is worth trying
 	// without again; hits is how many of them had known keys.
 	careful, hits atomic.Int32
+
+	begun     inbox.Tx[pgx.Tx] // has had its Preface, by begunPlan
+	begunPlan *tablePlan
 }
 
 var (
 	_ inbox.Effect[pgx.Tx] = (*Table)(nil)
 	_ inbox.Digester       = (*Table)(nil)
+
+	_ inbox.Prefacer[pgx.Tx] = (*Table)(nil)
 )
 
 // tableRow is an item's Load: its row, ready to be sent.
@@ -387,9 +392,11 @@ func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	w := &tableWriter{Table: t, p: p, pg: tx.DB().Conn().PgConn()}
-	if err := w.begin(ctx, p.write != WriteUpsert && len(p.key) > 0); err != nil {
-		return err
+	w := t.writer(p, tx)
+	if t.begun != tx || t.begunPlan != p {
+		if err := w.begin(ctx); err != nil {
+			return err
+		}
 	}
 	switch {
 	case p.write == WriteUpsert:
@@ -398,6 +405,20 @@ func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 		return w.insertKeyed(ctx, rows)
 	}
 	return w.insert(ctx, rows)
+}
+
+func (t *Table) writer(p *tablePlan, tx inbox.Tx[pgx.Tx]) *tableWriter {
+	return &tableWriter{Table: t, p: p, pg: tx.DB().Conn().PgConn()}
+}
+
+// Preface is the part of Apply that needs no rows.
+func (t *Table) Preface(ctx context.Context, tx inbox.Tx[pgx.Tx]) error {
+	t.begun, t.begunPlan = tx, t.plan.Load()
+	err := t.writer(t.begunPlan, tx).begin(ctx)
+	if err != nil {
+		t.begun = nil
+	}
+	return err
 }
 
 // rows are those of the items that have one, made again if the plan is newer.
@@ -438,12 +459,12 @@ type tableWriter struct {
 }
 
 // begin compares the types of the columns with those that rows were made for,
-// and sets a savepoint if asked to, in one round trip. To have the statement
+// and sets a savepoint where a key may be known, in one round trip. To have the statement
 // described takes a lock on the table until the transaction ends, so no ALTER can
 // come between; it takes no privilege, and a tenth of the time of asking the
 // catalog.
-func (w *tableWriter) begin(ctx context.Context, savepoint bool) error {
-	d, err := w.describe(ctx, savepoint)
+func (w *tableWriter) begin(ctx context.Context) error {
+	d, err := w.describe(ctx, w.p.write != WriteUpsert && len(w.p.key) > 0)
 	if err != nil {
 		return err
 	}
