@@ -239,7 +239,6 @@ func (l *lane[T]) digest(it *Item) Digest {
 // differ says whether two digests are known to differ.
 func differ(a, b Digest) bool { return a != b && a != (Digest{}) && b != (Digest{}) }
 
-// apply makes the effects of the fresh items; at are their places in the batch.
 // preface lets the effect ask. An inbox is asked first, for its admissions must
 // not be undone to a savepoint of the effect.
 func (l *lane[T]) preface(ctx context.Context, tx Tx[T], t todo) error {
@@ -250,6 +249,7 @@ func (l *lane[T]) preface(ctx context.Context, tx Tx[T], t todo) error {
 	return call(func() error { return p.Preface(ctx, tx) })
 }
 
+// apply makes the effects of the fresh items; at are their places in the batch.
 func (l *lane[T]) apply(ctx context.Context, tx Tx[T], fresh []*Item, at []int) error {
 	if len(fresh) == 0 {
 		return nil
