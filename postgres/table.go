@@ -127,14 +127,27 @@ var (
 
 // tableRow is an item's Load: its row, ready to be sent.
 type tableRow struct {
-	plan      *tablePlan
-	tuple     []byte
-	key       []byte // fields of the key in canonical form, each with its length; nil: none, or null in it
-	version   []byte
-	omit      uint64 // which of the plan's optional columns are not in the tuple
-	unknown   int
-	tombstone bool
-	item      *inbox.Item
+	plan       *tablePlan
+	tuple      []byte
+	key        []byte // fields of the key in canonical form, each with its length; nil: none, or null in it
+	version    []byte
+	head       uint64 // of the key's first field, for sorting
+	headLength uint32
+	omit       uint64 // which of the plan's optional columns are not in the tuple
+	unknown    int
+	tombstone  bool
+	item       *inbox.Item
+}
+
+// mark sets the head.
+func (r *tableRow) mark() {
+	if len(r.key) < 4 {
+		return
+	}
+	r.headLength = binary.BigEndian.Uint32(r.key)
+	var head [8]byte
+	copy(head[:], r.key[4:])
+	r.head = binary.BigEndian.Uint64(head[:])
 }
 
 // tableKeep bounds what memory a row keeps for the next one in its place: there
@@ -350,6 +363,7 @@ func (p *tablePlan) encode(r *tableRow, s *tableScratch) error {
 	if len(p.key) == 0 {
 		r.key = nil
 	}
+	r.mark()
 	if p.version >= 0 {
 		v, c := values[p.version], &p.columns[p.version]
 		if v.IsNull() {

@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -70,46 +72,66 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 }
 
 // sortByKey puts rows in the order of their keys, equal ones as they came. It
-// compares eight bytes of each side by side in memory: following two pointers
-// for every comparison costs a tenth of a batch's time.
+// sorts heads of keys side by side in memory, in buckets first: following two
+// pointers for every comparison costs a tenth of a batch's time.
 func sortByKey(rows []*tableRow) {
-	type place struct {
-		head uint64
-		n    int32
+	if len(rows) < 2 {
+		return
 	}
-	// Keys begin with a length, nearly always the same one.
-	skip := 4
-	for _, r := range rows {
-		if len(r.key) < 4 || !bytes.Equal(r.key[:4], rows[0].key[:4]) {
-			skip = 0
-			break
-		}
-	}
-	places := make([]place, len(rows))
+	places, sorted := make([]keyPlace, len(rows)), make([]*tableRow, len(rows))
+	var differ uint64
+	oneLength := true
 	for i, r := range rows {
-		var b [8]byte
-		if len(r.key) > skip {
-			copy(b[:], r.key[skip:])
-		}
-		places[i] = place{binary.BigEndian.Uint64(b[:]), int32(i)}
+		places[i] = keyPlace{r.head, int32(i)}
+		differ |= r.head ^ rows[0].head
+		oneLength = oneLength && r.headLength == rows[0].headLength
 	}
-	slices.SortFunc(places, func(a, b place) int {
-		switch {
-		case a.head < b.head:
-			return -1
-		case a.head > b.head:
-			return 1
+	compare := func(a, b keyPlace) int {
+		if oneLength && a.head != b.head {
+			return cmp.Compare(a.head, b.head)
 		}
 		if c := bytes.Compare(rows[a.n].key, rows[b.n].key); c != 0 {
 			return c
 		}
 		return int(a.n - b.n)
-	})
-	sorted := make([]*tableRow, len(rows))
+	}
+	if oneLength {
+		// The eight highest bits that differ make the buckets.
+		shift := max(56-bits.LeadingZeros64(differ), 0)
+		var ends [256]int32
+		for _, p := range places {
+			ends[p.head>>shift&0xff]++
+		}
+		n := int32(0)
+		for i, k := range ends {
+			ends[i] = n
+			n += k
+		}
+		inBuckets := make([]keyPlace, len(places))
+		for _, p := range places {
+			b := p.head >> shift & 0xff
+			inBuckets[ends[b]] = p
+			ends[b]++
+		}
+		places = inBuckets
+		from := int32(0)
+		for _, to := range ends {
+			slices.SortFunc(places[from:to], compare)
+			from = to
+		}
+	} else {
+		slices.SortFunc(places, compare)
+	}
 	for i, p := range places {
 		sorted[i] = rows[p.n]
 	}
 	copy(rows, sorted)
+}
+
+// keyPlace is the head of a row's key, and where the row is.
+type keyPlace struct {
+	head uint64
+	n    int32
 }
 
 // learn counts down to the next try without a question, if there was nearly
