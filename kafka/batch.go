@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"slices"
 	"time"
 
@@ -36,6 +37,11 @@ type batch struct {
 	data   []byte // the records, decompressed; nil until then
 	read   int    // bytes of data handed out
 	done   int    // records handed out
+
+	// Read ahead of Poll: what is not yet handed out of its messages.
+	parsed   bool
+	messages []semel.Message
+	ahead    int // bytes that this and decompressing took
 }
 
 // errDamaged is wrapped by what is said of bytes that are no record batch.
@@ -234,12 +240,56 @@ func (ns names) of(b []byte) string {
 	return s
 }
 
+// What a message and a header take beside their bytes, about.
+const (
+	messageSize = 144
+	headerBytes = 40
+)
+
+// parse reads all records from an offset on, once the batch is open. On an error
+// nothing has happened: who takes them meets it.
+func (b *batch) parse(p semel.Partition, from int64, ns names) {
+	whole := *b
+	ms, hs, _, _, _, err := whole.take(make([]semel.Message, 0, b.count), nil, p, from, math.MaxInt, math.MaxInt, ns)
+	if err != nil {
+		return
+	}
+	b.parsed, b.messages, b.done, b.read = true, ms, whole.done, whole.read
+	b.ahead += messageSize*len(ms) + headerBytes*len(hs)
+}
+
+// hand is take for a batch that was parsed.
+func (b *batch) hand(ms []semel.Message, from int64, max, size int) (_ []semel.Message, next int64, took int, end bool) {
+	next = from
+	for ; len(b.messages) > 0 && max > 0 && (took == 0 || took < size); b.messages = b.messages[1:] {
+		m := &b.messages[0]
+		if m.Offset < from {
+			continue
+		}
+		ms = append(ms, *m)
+		next = m.Offset + 1
+		took += len(m.Key) + len(m.Value)
+		for i := range m.Headers {
+			took += len(m.Headers[i].Name) + len(m.Headers[i].Value)
+		}
+		max--
+	}
+	if len(b.messages) == 0 {
+		return ms, b.last + 1, took, true
+	}
+	return ms, next, took, false
+}
+
 // take appends the batch's next records from offset from on to ms, at most max of
 // them and no more than size bytes beyond the first. It says where the reader
 // is then, how many bytes it took, and whether the batch is at its end.
 func (b *batch) take(ms []semel.Message, hs []semel.Header, p semel.Partition, from int64, max, size int, ns names) (
 	_ []semel.Message, _ []semel.Header, next int64, took int, end bool, err error,
 ) {
+	if b.parsed {
+		ms, next, took, end = b.hand(ms, from, max, size)
+		return ms, hs, next, took, end, nil
+	}
 	next = from
 	for ; b.done < b.count && max > 0 && (took == 0 || took < size); b.done++ {
 		r, n, err := readRecord(b.data[b.read:])

@@ -62,7 +62,7 @@ type SourceConfig struct {
 
 	// MaxBytes bounds what is fetched and held, decompressed data included, for
 	// this source. A quarter each for: what is on its way from the brokers; what
-	// has arrived and waits; what of it is decompressed ahead; what the last
+	// has arrived and waits; what of it is decompressed and read ahead; what the last
 	// Poll handed out. Beyond it: one record batch per partition, since a batch
 	// comes whole and is decompressed whole (producers make them 1 MB at most,
 	// unless they were told otherwise), and some 200 bytes for each message of a

@@ -31,7 +31,7 @@ func (s *Source) serve(node int32) {
 // fetchFrom fetches, one request at a time, all that is read from a node, until
 // nothing is.
 func (s *Source) fetchFrom(node int32) {
-	about := aboutNode(node)
+	about, ns := aboutNode(node), names{}
 	for turn := 0; ; turn++ {
 		req, asked := s.ask(node, turn)
 		if req == nil {
@@ -41,7 +41,7 @@ func (s *Source) fetchFrom(node int32) {
 		if err == nil {
 			resp := kresp.(*kmsg.FetchResponse)
 			if err = kerr.ErrorForCode(resp.ErrorCode); err == nil {
-				s.answered(asked, resp)
+				s.answered(asked, resp, ns)
 			}
 		}
 		s.mu.Lock()
@@ -142,7 +142,7 @@ type byName struct{ *kmsg.FetchRequest }
 func (byName) MaxVersion() int16 { return 12 }
 
 // answered sorts a fetch's answer into the partitions that still wait for it.
-func (s *Source) answered(what []asked, resp *kmsg.FetchResponse) {
+func (s *Source) answered(what []asked, resp *kmsg.FetchResponse, ns names) {
 	type key struct {
 		topic semel.TopicID
 		name  string
@@ -166,20 +166,20 @@ func (s *Source) answered(what []asked, resp *kmsg.FetchResponse) {
 				k = key{topic: t.TopicID, n: rp.Partition}
 			}
 			if a, ok := of[k]; ok {
-				s.arrived(a, rp)
+				s.arrived(a, rp, ns)
 			}
 		}
 	}
 }
 
 // arrived takes in what came for one partition.
-func (s *Source) arrived(a asked, rp *kmsg.FetchResponseTopicPartition) {
+func (s *Source) arrived(a asked, rp *kmsg.FetchResponseTopicPartition, ns names) {
 	var batches []batch
 	var next int64
 	err := kerr.ErrorForCode(rp.ErrorCode)
 	if err == nil {
 		batches, next, err = scan(rp, a.from)
-		s.decompress(batches)
+		s.readAhead(batches, a.part.Partition, a.from, ns)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,19 +235,24 @@ func moved(err *kerr.Error) bool {
 	return false
 }
 
-// decompress works ahead of Poll as far as the bound allows.
-func (s *Source) decompress(batches []batch) {
+// readAhead decompresses and reads ahead of Poll as far as the bound allows: what
+// it does is done while batches are written.
+func (s *Source) readAhead(batches []batch, p semel.Partition, from int64, ns names) {
 	for i := range batches {
-		if b := &batches[i]; b.codec != 0 && !b.skip {
-			if s.ahead.Load() >= int64(s.cfg.MaxBytes/4) {
-				return
-			}
-			n, err := b.open(s.codec)
-			if err != nil {
-				return // Poll meets it again, when it is its turn
-			}
-			s.ahead.Add(int64(n))
+		b := &batches[i]
+		if b.skip {
+			continue
 		}
+		if s.ahead.Load() >= int64(s.cfg.MaxBytes/4) {
+			return
+		}
+		n, err := b.open(s.codec)
+		if err != nil {
+			return // Poll meets it again, when it is its turn
+		}
+		b.ahead = n
+		b.parse(p, from, ns)
+		s.ahead.Add(int64(b.ahead))
 	}
 }
 

@@ -40,7 +40,7 @@ type Source struct {
 	kick    chan struct{} // there is something to commit
 	look    chan struct{} // a leader is to be found
 	commits chan struct{} // whoever has put something in may commit
-	ahead   atomic.Int64  // bytes decompressed and not handed out
+	ahead   atomic.Int64  // bytes decompressed or read ahead, and not handed out
 
 	mu      sync.Mutex // guards what follows; held for no request
 	cond    *sync.Cond // fetchers wait for room, for work, for the end
@@ -302,9 +302,7 @@ func (s *Source) void(p *part) {
 
 func (s *Source) unhold(b *batch) {
 	s.held -= b.size
-	if b.codec != 0 && b.data != nil {
-		s.ahead.Add(-int64(len(b.data)))
-	}
+	s.ahead.Add(-int64(b.ahead))
 }
 
 // doubt holds a partition and lets the next Poll say so. mu is held.
@@ -416,6 +414,7 @@ func (s *Source) take(p *part, max, room int) (took int) {
 			continue
 		}
 		n, err := b.open(s.codec)
+		b.ahead += n
 		s.ahead.Add(int64(n))
 		if err == nil {
 			var bytes int
