@@ -57,6 +57,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				w.sendAll(25)
 				c := stand()
 				c.kill()
+				w.sendAll(2) // while an ack was held the rest may have been settled
 				next := w.spawn()
 				took := next.firstCommit()
 				times = append(times, took)
