@@ -307,8 +307,9 @@ func TestStartRules(t *testing.T) {
 	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 1)
 	cl, adm := foreign(t, brokers)
 	ctx := within(t)
+	first := time.Now().Add(-time.Hour) // not so old that the topic's retention removes it
 	for i := range 10 {
-		must(t, cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Timestamp: time.UnixMilli(int64(1000 * i)), Value: []byte("x")}).FirstErr())
+		must(t, cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Timestamp: first.Add(time.Duration(i) * time.Second), Value: []byte("x")}).FirstErr())
 	}
 	os := make(kadm.Offsets)
 	os.Add(kadm.Offset{Topic: topic, At: 3, LeaderEpoch: -1, Metadata: "theirs"})
@@ -322,7 +323,7 @@ func TestStartRules(t *testing.T) {
 		{"group", kafka.StartGroup(), 0, true},
 		{"earliest", kafka.StartEarliest(), 0, false},
 		{"latest", kafka.StartLatest(), 10, false},
-		{"at", kafka.StartAt(time.UnixMilli(4500)), 5, false},
+		{"at", kafka.StartAt(first.Add(4500 * time.Millisecond)), 5, false},
 		{"after all", kafka.StartAt(time.Now()), 10, false},
 	} {
 		s := source(t, brokers, topic, topic, func(cfg *kafka.SourceConfig) { cfg.Start = c.start })
