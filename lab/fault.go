@@ -108,6 +108,13 @@ func (i *Injection) done() {
 	i.change = make(chan struct{})
 }
 
+// missed takes a firing back: the connection ended first, or had an answer to lose already.
+func (i *Injection) missed() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.begun--
+}
+
 // Fired is how often it has. A lost or held answer counts when the server has given it.
 func (i *Injection) Fired() int {
 	i.mu.Lock()

@@ -170,6 +170,9 @@ func (p *proxy) serve(client net.Conn) {
 	both.Go(func() { l.pump(false); l.cut() })
 	both.Go(func() { l.pump(true); l.cut() })
 	both.Wait()
+	if l.losing != nil && !l.mute {
+		l.losing.missed() // it was cut for another reason before the answer came
+	}
 }
 
 // decide finds the fault that fires at a frame.
@@ -257,9 +260,9 @@ func (l *link) pump(answers bool) {
 			case CutAfter:
 				after = true
 			case LoseAnswer, HoldAnswer:
-				l.mu.Lock()
-				l.losing, l.request = i, f
-				l.mu.Unlock()
+				if !l.lose(i, f) {
+					i.missed()
+				}
 			case Hold:
 				i.done()
 				if !l.wait(i.release) {
@@ -267,19 +270,30 @@ func (l *link) pump(answers bool) {
 				}
 			}
 		}
-		if _, err := out.Write(raw); err != nil {
-			return
+		_, err = out.Write(raw)
+		if err == nil && (in.Buffered() == 0 || after) {
+			err = out.Flush()
 		}
-		if in.Buffered() == 0 || after {
-			if err := out.Flush(); err != nil {
-				return
-			}
-		}
-		if after {
+		if after && err == nil {
 			i.done()
+		} else if after {
+			i.missed()
+		}
+		if after || err != nil {
 			return
 		}
 	}
+}
+
+// lose makes the link lose, or hold, the answer to a request: one at a time.
+func (l *link) lose(i *Injection, request Frame) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.losing != nil {
+		return false
+	}
+	l.losing, l.request = i, request
+	return true
 }
 
 // lost says whether an answer is handed on, and whether the link ends here.
@@ -300,11 +314,11 @@ func (l *link) lost(f Frame) (on, cut bool) {
 	if !last {
 		return false, false
 	}
+	l.mu.Lock()
+	l.mute = true
+	l.mu.Unlock()
 	i.done()
 	if i.fault.Do == HoldAnswer {
-		l.mu.Lock()
-		l.mute = true
-		l.mu.Unlock()
 		// What is sent meanwhile still arrives.
 		l.p.work.Go(func() { l.wait(i.release); l.cut() })
 		return false, false

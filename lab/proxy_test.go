@@ -61,6 +61,42 @@ func TestPostgresProxyFaults(t *testing.T) {
 	}
 }
 
+// A connection that ends before the answer takes no firing with it: the fault waits for the next.
+func TestCutBeforeTheAnswerIsNoFiring(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	p, err := lab.NewPostgresProxy(url)
+	must(t, err)
+	defer p.Close()
+	i := p.Inject(lab.Fault{At: func(f lab.Frame) bool { return f.Kind == "Query" }, Do: lab.LoseAnswer})
+	ask := func(sql string) error {
+		conn, err := pgx.Connect(within(t), p.URL())
+		must(t, err)
+		defer conn.Close(context.Background())
+		_, err = conn.Exec(within(t), sql, pgx.QueryExecModeSimpleProtocol)
+		return err
+	}
+	direct, err := pgx.Connect(within(t), url)
+	must(t, err)
+	defer direct.Close(context.Background())
+	_, err = direct.Exec(within(t), "SELECT pg_advisory_lock(7)")
+	must(t, err)
+	asked := make(chan error, 1)
+	go func() { asked <- ask("SELECT pg_advisory_lock(7)") }()
+	until(t, "the server has the request", func() bool {
+		var waits bool
+		err := direct.QueryRow(within(t), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waits)
+		return err == nil && waits
+	})
+	p.Cut()
+	if err := <-asked; err == nil || i.Fired() != 0 {
+		t.Fatalf("heard %v, fired %d times", err, i.Fired())
+	}
+	if err := ask("SELECT 1"); err == nil || i.Fired() != 1 {
+		t.Errorf("the next one heard %v, fired %d times", err, i.Fired())
+	}
+}
+
 // A request whose answer is lost was executed; one that is cut was not.
 func TestKafkaProxyFaults(t *testing.T) {
 	for _, c := range []struct {
