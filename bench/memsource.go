@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/semelhq/semel"
@@ -16,7 +17,10 @@ type memSource struct {
 	logs   [][]semel.Message
 	begun  func() // called before the first messages are handed out
 	gained bool
-	next   []int64
+
+	mu   sync.Mutex // guards what follows
+	next []int64
+	turn int // which log is served first
 }
 
 func newMemSource(topic string, logs [][]semel.Message, begun func()) *memSource {
@@ -50,17 +54,7 @@ func (s *memSource) Poll(ctx context.Context, max int) (inbox.Delivery, error) {
 		}
 		return d, nil
 	}
-	share := (max + len(s.logs) - 1) / len(s.logs)
-	for i, log := range s.logs {
-		from := s.next[i]
-		if from < 0 || max == 0 || from == int64(len(log)) {
-			continue
-		}
-		to := min(from+int64(share), int64(len(log)))
-		d.Runs = append(d.Runs, inbox.Run{Partition: s.partition(i), TopicID: s.id, From: from, To: to, End: int64(len(log)), Messages: log[from:to]})
-		s.next[i] = to
-	}
-	if len(d.Runs) == 0 {
+	if d.Runs = s.More(max); len(d.Runs) == 0 {
 		<-ctx.Done()
 	} else if s.begun != nil {
 		s.begun()
@@ -69,7 +63,30 @@ func (s *memSource) Poll(ctx context.Context, max int) (inbox.Delivery, error) {
 	return d, nil
 }
 
+func (s *memSource) More(max int) (runs []inbox.Run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range s.logs {
+		i := s.turn
+		log, from := s.logs[i], s.next[i]
+		if max == 0 {
+			break
+		}
+		s.turn = (i + 1) % len(s.logs)
+		if from < 0 || from == int64(len(log)) {
+			continue
+		}
+		to := min(from+int64(max), int64(len(log)))
+		runs = append(runs, inbox.Run{Partition: s.partition(i), TopicID: s.id, From: from, To: to, End: int64(len(log)), Messages: log[from:to]})
+		s.next[i] = to
+		max -= int(to - from)
+	}
+	return runs
+}
+
 func (s *memSource) Seek(_ context.Context, to []inbox.Mark) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, m := range to {
 		s.next[m.Number] = m.Next
 	}
@@ -77,6 +94,8 @@ func (s *memSource) Seek(_ context.Context, to []inbox.Mark) error {
 }
 
 func (s *memSource) Hold(ps []semel.Partition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, p := range ps {
 		s.next[p.Number] = -1
 	}

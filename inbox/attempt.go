@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/semelhq/semel"
@@ -13,25 +14,17 @@ import (
 // error is a [FencedError], a slowError, a stopAt, or a failure.
 func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 	began := time.Now()
-	spans := make([]Span, len(b.stretches))
-	for i, s := range b.stretches {
-		spans[i] = s.span()
-	}
-	sorted := make(chan todo, 1)
-	go func() { sorted <- l.sort(b) }() // while the database answers
+	spans := b.spans()
 	// Fence first, so that no effect precedes the check.
 	tx, end, err := l.begin(ctx, spans)
-	todo := <-sorted
 	if err != nil {
 		return err
 	}
 	defer end()
-	if err := l.preface(ctx, tx, todo); err != nil {
-		return failed(tx, err, -1)
-	}
 	// Not before: with every core busy the database is woken milliseconds late
 	// for each short question.
 	l.beside()
+	todo := l.todo(b)
 	fresh, at, err := l.admit(ctx, tx, todo)
 	if err != nil {
 		return failed(tx, err, -1)
@@ -54,7 +47,7 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 	}
 	committing, cancel := context.WithTimeout(ctx, l.cfg.CutOff)
 	defer cancel()
-	if err := tx.Commit(committing, settled); err != nil {
+	if err := l.end(committing, tx, settled, b.n); err != nil {
 		return failed(tx, err, -1)
 	}
 	l.limit = marks
@@ -105,8 +98,47 @@ func asFailure(err error) *failure {
 	return nil
 }
 
+// begun is a transaction that the COMMIT of the one before it has begun.
+type begun[T any] struct {
+	tx    Tx[T]
+	spans []Span
+}
+
+// end commits, and begins the transaction of the next batch where that is ready.
+func (l *lane[T]) end(ctx context.Context, tx Tx[T], settled []Settled, n int) error {
+	chain, ok := tx.(Chainer[T])
+	next := l.next.spans(n)
+	if !ok || next == nil {
+		return tx.Commit(ctx, settled)
+	}
+	then, err := chain.CommitAndBegin(ctx, settled, next)
+	if err == nil && then != nil {
+		l.begun = &begun[T]{then, next}
+	}
+	return err
+}
+
+func (g *begun[T]) serves(spans []Span) bool {
+	return slices.EqualFunc(g.spans, spans, func(a, b Span) bool {
+		return a.Claim == b.Claim && a.From == b.From && a.To == b.To
+	})
+}
+
+// unbegin rolls back a transaction that was begun for a batch that doesn't come.
+func (l *lane[T]) unbegin() {
+	if l.begun != nil {
+		l.begun.tx.Rollback(context.Background())
+		l.begun = nil
+	}
+}
+
 // begin opens the transaction; end rolls back what was not committed.
 func (l *lane[T]) begin(ctx context.Context, spans []Span) (tx Tx[T], end func(), err error) {
+	if g := l.begun; g != nil && g.serves(spans) {
+		l.begun = nil
+		return g.tx, func() { g.tx.Rollback(context.WithoutCancel(ctx)) }, nil
+	}
+	l.unbegin()
 	beginning, cancel := context.WithCancel(ctx) // lasts as long as the transaction
 	late := time.AfterFunc(l.cfg.CutOff/2, cancel)
 	tx, err = l.cfg.Store.Begin(beginning, spans)
@@ -127,6 +159,17 @@ type todo struct {
 	items   []*Item
 	at      []int    // their places in the batch
 	repeats []repeat // inside the batch
+	used    bool
+}
+
+// todo is what was sorted beside the batch before, or is now. Verdicts of an attempt
+// are no other's.
+func (l *lane[T]) todo(b batch) todo {
+	if b.sorted == nil || b.sorted.used {
+		return l.sort(b)
+	}
+	b.sorted.used = true
+	return *b.sorted
 }
 
 // sort forgets earlier verdicts and takes out repeats inside the batch: the
@@ -185,6 +228,9 @@ func (l *lane[T]) admit(ctx context.Context, tx Tx[T], t todo) (fresh []*Item, a
 		}
 		l.repeat(r.it, v)
 	}
+	if !slices.ContainsFunc(t.items, func(it *Item) bool { return it.Outcome != Applied }) {
+		return t.items, t.at, nil
+	}
 	fresh, at = make([]*Item, 0, len(t.items)), make([]int, 0, len(t.items))
 	for i, it := range t.items {
 		if it.Outcome == Applied {
@@ -238,16 +284,6 @@ func (l *lane[T]) digest(it *Item) Digest {
 
 // differ says whether two digests are known to differ.
 func differ(a, b Digest) bool { return a != b && a != (Digest{}) && b != (Digest{}) }
-
-// preface lets the effect ask. An inbox is asked first, for its admissions must
-// not be undone to a savepoint of the effect.
-func (l *lane[T]) preface(ctx context.Context, tx Tx[T], t todo) error {
-	p, ok := l.effect.(Prefacer[T])
-	if !ok || l.cfg.Memory == MemoryInbox || len(t.items) == 0 {
-		return nil
-	}
-	return call(func() error { return p.Preface(ctx, tx) })
-}
 
 // apply makes the effects of the fresh items; at are their places in the batch.
 func (l *lane[T]) apply(ctx context.Context, tx Tx[T], fresh []*Item, at []int) error {
@@ -333,6 +369,7 @@ func (l *lane[T]) letter(it *Item) DeadLetter {
 // committed tells everybody, and the broker, after COMMIT was answered.
 func (l *lane[T]) committed(b batch, settled []Settled, took time.Duration) {
 	l.outage, l.strikes = outage{}, 0
+	l.next.after -= b.n
 	o := l.cfg.Observe
 	acks := make([]Ack, len(b.stretches))
 	for i, s := range b.stretches {

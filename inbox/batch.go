@@ -28,7 +28,9 @@ type trouble struct {
 // stretch is a piece of a run inside a batch.
 type stretch struct {
 	part     *part
+	topic    semel.TopicID
 	from, to int64
+	end      int64 // the log's, as the run said
 	epochs   []Epoch
 	messages []semel.Message // as Poll gave them
 	items    []Item          // theirs, once filled
@@ -42,6 +44,7 @@ type batch struct {
 	n         int
 	repeats   []repeat // in order, if marked
 	marked    bool
+	sorted    *todo // while nothing has been tried with it
 }
 
 // repeat is an item whose ID an earlier one of the batch has.
@@ -75,7 +78,7 @@ func (b batch) slice(lo, hi int) batch {
 }
 
 func (s stretch) cut(i, j int) stretch {
-	c := stretch{part: s.part, from: s.from, to: s.to, messages: s.messages[i:j], items: s.items[i:j:j], sums: s.sums[i : j+1]}
+	c := stretch{part: s.part, topic: s.topic, from: s.from, to: s.to, end: s.end, messages: s.messages[i:j], items: s.items[i:j:j], sums: s.sums[i : j+1]}
 	if i > 0 {
 		c.from = s.messages[i].Offset
 	}
@@ -129,8 +132,12 @@ func (s stretch) accounts() Accounts {
 	return a
 }
 
-func (s stretch) span() Span {
-	return Span{Claim: s.part.claim, From: s.from, To: s.to, Epochs: s.epochs}
+func (b batch) spans() []Span {
+	spans := make([]Span, len(b.stretches))
+	for i, s := range b.stretches {
+		spans[i] = Span{Claim: s.part.claim, From: s.from, To: s.to, Epochs: s.epochs}
+	}
+	return spans
 }
 
 // each visits the items in order.

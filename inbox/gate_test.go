@@ -209,14 +209,15 @@ func (s gatedStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[*in
 		}
 		return nil, err
 	}
-	gated := &gatedTx{Tx: tx, g: s.g}
+	gated := &gatedTx{Tx: tx, g: s.g, store: s}
 	s.g.pass()
 	return gated, nil
 }
 
 type gatedTx struct {
 	inbox.Tx[*inboxtest.Tx]
-	g *gate
+	g     *gate
+	store gatedStore
 }
 
 func (t *gatedTx) Admit(ctx context.Context, as []inbox.Admission) ([]inbox.Verdict, error) {
@@ -251,6 +252,19 @@ func (t *gatedTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 	}
 	t.g.pass()
 	return err
+}
+
+// CommitAndBegin goes through the gate's own Begin.
+func (t *gatedTx) CommitAndBegin(ctx context.Context, settled []inbox.Settled, next []inbox.Span) (inbox.Tx[*inboxtest.Tx], error) {
+	if err := t.Commit(ctx, settled); err != nil {
+		return nil, err
+	}
+	then, err := t.store.Begin(ctx, next)
+	if err != nil {
+		return nil, nil
+	}
+	t.g.watch.fire("begun by COMMIT")
+	return then, nil
 }
 
 func (t *gatedTx) Rollback(ctx context.Context) {

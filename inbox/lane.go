@@ -11,10 +11,6 @@ import (
 	"github.com/semelhq/semel"
 )
 
-// mostAhead is how many batches one delivery may hold: while one is written the
-// next is decoded.
-const mostAhead = 8
-
 // lane is the loop. All its state belongs to the goroutine of run.
 type lane[T any] struct {
 	cfg      Config[T]
@@ -27,11 +23,12 @@ type lane[T any] struct {
 	parts  map[semel.Partition]*part
 	paused bool
 	pace   int // messages a batch, lowered while handlers are slow
-	ahead  int // batches a delivery may hold
 	limit  limit
-	slab   []Item
+	slabs  [2][]Item
 	seen   map[semel.ID]*Item // for mark, to be used again
 	beside func()             // starts what is done while the database writes
+	next   *upcoming          // what that makes
+	begun  *begun[T]          // the transaction of the next batch
 	outage outage
 	reread time.Time // of the last Look
 	forgot time.Time // of the last Forget
@@ -47,7 +44,6 @@ func newLane[T any](cfg Config[T], effect Effect[T], draining <-chan struct{}) *
 		log:   cfg.Logger.With("consumer", cfg.Consumer),
 		owner: Self(), parts: make(map[semel.Partition]*part),
 		pace:  cfg.Batch.Messages,
-		ahead: 1,
 		limit: newLimit(cfg.OnError.InARow, cfg.OnError.Share),
 	}
 }
@@ -140,7 +136,7 @@ func (l *lane[T]) poll(ctx context.Context) (Delivery, error) {
 	want := 0
 	for _, p := range l.parts {
 		if p.proven {
-			want = l.pace * l.ahead
+			want = l.pace
 		} else {
 			wait = min(wait, max(time.Until(p.due.at), 0))
 		}

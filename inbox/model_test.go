@@ -76,7 +76,7 @@ func TestRandomHistories(t *testing.T) {
 }
 
 var allFaults = []string{
-	"died", "zombie went on", "transaction of the dead stays open", "COMMIT lost", "answer to COMMIT lost",
+	"died", "zombie went on", "begun by COMMIT", "transaction of the dead stays open", "COMMIT lost", "answer to COMMIT lost",
 	"broker out", "database out", "evicted", "went back", "went back to nothing", "offset to 0", "offset ahead",
 	"offset deleted", "hole", "head lost", "log cut", "topic made anew", "partition added", "paused",
 	"refused: fenced", "refused: went-back", "refused: answer-lost", "clean stop",

@@ -28,6 +28,13 @@ type Source interface {
 	// that the broker can't be used now; calling again tries again.
 	Poll(ctx context.Context, max int) (Delivery, error)
 
+	// More answers what a Poll would find at once if it is only messages, as a
+	// further delivery: at most max. It answers nothing where Poll has something
+	// else to say, and may always do so; it never waits. The buffers of the
+	// delivery before stay, those of the ones before that are given back: one is
+	// written while the next is decoded. It may be called beside Hold and Ack.
+	More(max int) []Run
+
 	// Seek makes the next run of each partition start exactly at its mark and
 	// ends a Hold. What was fetched before and not yet polled is thrown away.
 	Seek(ctx context.Context, to []Mark) error
@@ -319,6 +326,14 @@ type Tx[T any] interface {
 	Describe(err error) (sqlstate, text string)
 }
 
+// Chainer is a Tx whose COMMIT can begin the next transaction in the same breath.
+type Chainer[T any] interface {
+	// CommitAndBegin is Commit and, once that is done, [Store.Begin] of the next
+	// spans. Its error is Commit's; where only the second fails begun is nil, and
+	// Begin will say why.
+	CommitAndBegin(ctx context.Context, settled []Settled, next []Span) (begun Tx[T], err error)
+}
+
 // Admission asks for a place in the inbox.
 type Admission struct {
 	ID     semel.ID
@@ -404,12 +419,4 @@ type Effect[T any] interface {
 // them. They are asked for when a batch holds two messages of one ID.
 type Digester interface {
 	Digest(m *semel.Message) Digest
-}
-
-// Prefacer is an Effect with short questions to ask before it writes. Preface is
-// called at most once in a transaction, after it has begun and before Apply,
-// which may not follow; where there is an inbox it isn't called. Its errors are
-// those of Apply.
-type Prefacer[T any] interface {
-	Preface(ctx context.Context, tx Tx[T]) error
 }

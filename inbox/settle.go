@@ -2,42 +2,42 @@ package inbox
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/semelhq/semel"
 )
 
-// settle takes the runs of one delivery through as many transactions as the
-// bounds ask for. While one batch is written the next one is decoded.
+// settle takes the runs of a delivery, and what the source has beyond it, through
+// as many transactions as the bounds ask for. While one batch is written the next
+// one is read and decoded.
 func (l *lane[T]) settle(ctx context.Context, runs []Run) error {
-	batches := cutter{l.pace, l.cfg.Batch.Bytes}.cut(l.accept(runs))
-	if len(batches) == 0 {
+	s := l.stretches(runs)
+	queue := l.cutter().cut(slices.DeleteFunc(s, func(s stretch) bool { return !l.accept(s) }))
+	if len(queue) == 0 {
 		return nil
 	}
-	l.decodeFirst(&batches[0])
-	began := time.Now()
-	for i := range batches {
-		b := batches[i]
-		decoded := make(chan struct{})
+	l.decodeFirst(&queue[0])
+	defer l.unbegin()
+	for len(queue) > 0 {
+		b := queue[0]
+		next := &upcoming{after: b.n, batches: queue[1:], ready: make(chan struct{})}
+		l.next = next
 		l.beside = sync.OnceFunc(func() {
-			if i+1 == len(batches) {
-				close(decoded)
-				return
-			}
-			go func() {
-				l.decode(batches[i+1])
-				l.mark(&batches[i+1])
-				close(decoded)
-			}()
+			cut, read := l.cutter(), len(next.batches) == 0 && l.reads()
+			go func() { l.prepare(next, cut, read); close(next.ready) }()
 		})
 		err := l.commit(ctx, b)
 		l.beside() // if there was no transaction
-		<-decoded
-		l.ahead = aheadOf(time.Since(began), i+1, l.cfg.Batch.Time)
+		<-next.ready
 		l.unsettled(b)
+		for _, s := range next.read {
+			l.accept(s) // its batch leaves out what isn't
+		}
+		queue = next.batches
 		if err != nil || l.drained() {
-			for _, rest := range batches[i+1:] {
+			for _, rest := range queue {
 				l.drop(rest)
 			}
 			return err
@@ -46,14 +46,57 @@ func (l *lane[T]) settle(ctx context.Context, runs []Run) error {
 	return nil
 }
 
-// aheadOf is how many batches the next delivery may hold, after one of n took so
-// long. The first of a delivery is decoded while nothing is written, so many are
-// better; but a rebalance waits until all are settled, and must not wait for
-// longer than one slow batch may take.
-func aheadOf(took time.Duration, n int, patience time.Duration) int {
-	each := max(took/time.Duration(n), 1)
-	return int(min(max(patience/each, 1), mostAhead))
+// upcoming is what comes after the batch that is being written.
+type upcoming struct {
+	after   int           // messages of that batch that are not settled yet
+	ready   chan struct{} // closed when what follows is there
+	batches []batch
+	read    []stretch // what was read for them meanwhile, not accepted yet
 }
+
+// spans are those of the next batch, if it is ready and comes after a transaction
+// of n messages: nil else.
+func (u *upcoming) spans(n int) []Span {
+	select {
+	case <-u.ready:
+	default:
+		return nil
+	}
+	if n != u.after || len(u.batches) == 0 {
+		return nil
+	}
+	return u.batches[0].spans()
+}
+
+// prepare decodes the next batch, and reads it first if nothing is there.
+func (l *lane[T]) prepare(u *upcoming, cut cutter, read bool) {
+	if read {
+		u.read = l.stretches(l.cfg.Source.More(cut.messages))
+		u.batches = cut.cut(u.read)
+	}
+	if len(u.batches) > 0 {
+		next := &u.batches[0]
+		l.decode(*next)
+		l.mark(next)
+		t := l.sort(*next)
+		next.sorted = &t
+	}
+}
+
+// reads says whether the source may be asked for more: nothing else is due.
+func (l *lane[T]) reads() bool {
+	if l.drained() || time.Since(l.reread) >= l.cfg.Reread {
+		return false
+	}
+	for _, p := range l.parts {
+		if !p.proven && time.Until(p.due.at) <= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *lane[T]) cutter() cutter { return cutter{l.pace, l.cfg.Batch.Bytes} }
 
 // decodeFirst decodes with nothing to do meanwhile: in two halves.
 func (l *lane[T]) decodeFirst(b *batch) {
@@ -96,35 +139,27 @@ func repeats(b batch, seen map[semel.ID]*Item) (out []repeat) {
 	return out
 }
 
-// accept takes runs that continue exactly where the lane stands. Anything else
-// is thrown away and its partition proved again. (Else: a batch over p0 and p1
-// is rolled back because p0 is fenced; the next run of p1 starts 100 higher, and
-// since holes are legal nobody sees that 100 messages are gone.)
-func (l *lane[T]) accept(runs []Run) []stretch {
+// stretches are runs of this lane's partitions, and where their items go.
+func (l *lane[T]) stretches(runs []Run) []stretch {
 	var out []stretch
 	n := 0
 	for _, r := range runs {
 		n += len(r.Messages)
 	}
-	// The items of the delivery before are settled: theirs is the space, and the
-	// effect finds its Loads in it.
-	if cap(l.slab) < n {
-		l.slab = make([]Item, n)
+	// Two deliveries may be in use. The items of the one before them are settled:
+	// theirs is the space, and the effect finds its Loads in it.
+	l.slabs[0], l.slabs[1] = l.slabs[1], l.slabs[0]
+	if cap(l.slabs[0]) < n {
+		l.slabs[0] = make([]Item, n)
 	}
-	slab := l.slab[:n]
+	slab := l.slabs[0][:n]
 	for _, r := range runs {
 		p := l.parts[r.Partition]
-		if p == nil || !p.proven {
+		if p == nil {
 			continue
 		}
-		if r.From != p.next || r.TopicID != p.claim.TopicID {
-			l.log.Info("a run doesn't continue the watermark", "topic", p.Topic, "partition", p.Number, "from", r.From, "next", p.next)
-			l.unprove(p)
-			continue
-		}
-		p.end = r.End
 		s := stretch{
-			part: p, from: r.From, to: r.To, epochs: r.Epochs, messages: r.Messages,
+			part: p, topic: r.TopicID, from: r.From, to: r.To, end: r.End, epochs: r.Epochs, messages: r.Messages,
 			items: slab[:len(r.Messages):len(r.Messages)], sums: make([]uint64, len(r.Messages)+1),
 		}
 		slab = slab[len(r.Messages):]
@@ -134,6 +169,24 @@ func (l *lane[T]) accept(runs []Run) []stretch {
 		out = append(out, s)
 	}
 	return out
+}
+
+// accept takes a run that continues exactly where the lane stands. Anything else
+// is not settled and its partition proved again. (Else: a batch over p0 and p1
+// is rolled back because p0 is fenced; the next run of p1 starts 100 higher, and
+// since holes are legal nobody sees that 100 messages are gone.)
+func (l *lane[T]) accept(s stretch) bool {
+	p := s.part
+	if !p.proven {
+		return false
+	}
+	if s.from != p.next || s.topic != p.claim.TopicID {
+		l.log.Info("a run doesn't continue the watermark", "topic", p.Topic, "partition", p.Number, "from", s.from, "next", p.next)
+		l.unprove(p)
+		return false
+	}
+	p.end = s.end
+	return true
 }
 
 // decode finds IDs and lets the effect look at the messages. A panic is about one

@@ -427,17 +427,33 @@ func TestFencedPartitionTakesTheWholeBatchBack(t *testing.T) {
 type forger struct {
 	*inboxtest.Source
 	forge func(*inbox.Run) // changes the first run that it likes
+	more  bool             // of More, not of Poll
 	fired atomic.Bool
+}
+
+func (s *forger) touch(runs []inbox.Run) {
+	for i := range runs {
+		if runs[i].From >= 10 && s.fired.CompareAndSwap(false, true) {
+			s.forge(&runs[i])
+		}
+	}
 }
 
 func (s *forger) Poll(ctx context.Context, n int) (inbox.Delivery, error) {
 	d, err := s.Source.Poll(ctx, n)
-	for i := range d.Runs {
-		if d.Runs[i].From >= 10 && s.fired.CompareAndSwap(false, true) {
-			s.forge(&d.Runs[i])
-		}
+	if !s.more {
+		s.touch(d.Runs)
 	}
 	return d, err
+}
+
+func (s *forger) More(n int) []inbox.Run {
+	if !s.more {
+		return nil
+	}
+	runs := s.Source.More(n)
+	s.touch(runs)
+	return runs
 }
 
 // A run that doesn't continue the watermark, of a
@@ -456,6 +472,18 @@ func TestRunThatDoesNotContinueTheWatermarkIsThrownAway(t *testing.T) {
 		},
 		"of another topic": func(r *inbox.Run) { r.TopicID[0]++ },
 	} {
+		t.Run(name+", read ahead", func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			keys := w.send(0, 0, 40)
+			s := &forger{Source: w.b.NewSource(consumer, inboxtest.StartGroup, "t"), forge: forge, more: true}
+			w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+				c.Source, c.Memory, c.Batch.Messages = s, inbox.MemoryPosition, 10
+			})
+			until(t, "the fault fires", s.fired.Load)
+			w.settledTo(40)
+			w.wantOnce(keys...)
+		})
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)

@@ -58,7 +58,10 @@ type Source struct {
 	failure error  // for the next Poll that has nothing better to say
 	failing string // what failure is about
 
-	out   []*part // whose buffers the last delivery uses
+	// Two deliveries may be in use: the last, and the one before it if the last
+	// came from More.
+	slot  int
+	out   [2][]*part // whose buffers each of them uses
 	names names
 }
 
@@ -83,15 +86,20 @@ type part struct {
 	stable  int64
 	buf     []batch
 
-	messages []semel.Message
-	headers  []semel.Header
-	epochs   []inbox.Epoch
+	hands  [2]hand
+	epochs []inbox.Epoch
 
 	// What is to be committed, if acking; nothing below committed is.
 	ack       inbox.Ack
 	acking    bool
 	committed int64
 	known     bool // committed is
+}
+
+// hand is what a delivery holds of a partition.
+type hand struct {
+	messages []semel.Message
+	headers  []semel.Header
 }
 
 type pin struct {
@@ -158,7 +166,8 @@ func (s *Source) Cluster(ctx context.Context) (string, error) {
 // Poll joins the group at its first call. A topic that doesn't exist is answered
 // as an [inbox.UnknownTopicError], what a broker refuses as a wrapped kerr.Error.
 func (s *Source) Poll(ctx context.Context, max int) (inbox.Delivery, error) {
-	s.giveBack()
+	s.giveBack(0)
+	s.giveBack(1)
 	if ctx.Err() != nil {
 		return inbox.Delivery{}, nil
 	}
@@ -358,43 +367,49 @@ func (s *Source) Hold(ps []semel.Partition) {
 	}
 }
 
-// runs takes up to max messages from what was fetched, of each partition its
-// share, and then of those that have more. mu is held.
-func (s *Source) runs(max int) []inbox.Run {
-	var have []*part
-	for _, p := range s.order {
-		if len(p.buf) > 0 && !p.gone {
-			have = append(have, p)
-		}
-	}
-	if len(have) == 0 {
+// More answers nothing while Poll has something else to say.
+func (s *Source) More(max int) []inbox.Run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	other := s.closed || s.member == nil || len(s.events) > 0 || s.failure != nil ||
+		slices.ContainsFunc(s.order, func(p *part) bool { return p.doubted })
+	if other || max <= 0 {
 		return nil
 	}
-	s.order = append(s.order[1:], s.order[0]) // another one is first next time
+	runs := s.runs(max)
+	s.cond.Broadcast() // there is room again
+	return runs
+}
+
+// runs takes up to max messages from what was fetched. A batch costs less the
+// fewer partitions it has, so each gives what it has; who gave goes last next
+// time. mu is held.
+func (s *Source) runs(max int) []inbox.Run {
+	s.slot = 1 - s.slot
+	s.giveBack(s.slot)
+	var runs []inbox.Run
+	var gave []*part
 	room := s.cfg.MaxBytes / 4
-	starts := make([]inbox.Run, 0, len(have))
-	for _, p := range have {
-		p.epochs = nil
-		s.out = append(s.out, p)
-		starts = append(starts, inbox.Run{Partition: p.Partition, TopicID: p.pin.topic, From: p.from, End: p.stable})
-	}
-	share := (max + len(have) - 1) / len(have)
-	for range 2 {
-		for _, p := range have {
-			if n := min(share, max); n > 0 && room > 0 && len(p.buf) > 0 {
-				before := len(p.messages)
-				room -= s.take(p, n, room)
-				max -= len(p.messages) - before
-			}
+	for _, p := range s.order {
+		if max <= 0 || room <= 0 {
+			break
 		}
-		share = max
-	}
-	runs := starts[:0]
-	for i, p := range have {
-		if r := starts[i]; p.from > r.From {
-			r.To, r.Epochs, r.Messages = p.from, p.epochs, p.messages
+		if len(p.buf) == 0 || p.gone {
+			continue
+		}
+		gave = append(gave, p)
+		p.epochs = nil
+		r := inbox.Run{Partition: p.Partition, TopicID: p.pin.topic, From: p.from, End: p.stable}
+		room -= s.take(p, max, room)
+		if p.from > r.From {
+			r.To, r.Epochs, r.Messages = p.from, p.epochs, p.hands[s.slot].messages
+			max -= len(r.Messages)
 			runs = append(runs, r)
 		}
+	}
+	s.out[s.slot] = append(s.out[s.slot], gave...)
+	if len(gave) > 0 {
+		s.order = append(slices.DeleteFunc(s.order, func(p *part) bool { return slices.Contains(gave, p) }), gave...)
 	}
 	return runs
 }
@@ -402,6 +417,7 @@ func (s *Source) runs(max int) []inbox.Run {
 // take moves up to max messages of a partition into its delivery, and says how
 // many bytes they have. mu is held.
 func (s *Source) take(p *part, max, room int) (took int) {
+	h := &p.hands[s.slot]
 	for len(p.buf) > 0 && max > 0 && (took == 0 || took < room) {
 		b := &p.buf[0]
 		if b.epoch >= 0 && b.epoch != p.epoch {
@@ -419,10 +435,10 @@ func (s *Source) take(p *part, max, room int) (took int) {
 		if err == nil {
 			var bytes int
 			var end bool
-			before := len(p.messages)
-			p.messages, p.headers, p.from, bytes, end, err = b.take(p.messages, p.headers, p.Partition, p.from, max, room-took, s.names)
+			before := len(h.messages)
+			h.messages, h.headers, p.from, bytes, end, err = b.take(h.messages, h.headers, p.Partition, p.from, max, room-took, s.names)
 			took += bytes
-			max -= len(p.messages) - before
+			max -= len(h.messages) - before
 			if end {
 				s.unhold(b)
 				p.buf = p.buf[1:]
@@ -448,14 +464,16 @@ func (s *Source) refetch(p *part) {
 	s.find()
 }
 
-// giveBack ends the use of the last delivery's buffers.
-func (s *Source) giveBack() {
-	for _, p := range s.out {
-		clear(p.messages)
-		clear(p.headers)
-		p.messages, p.headers = p.messages[:0], p.headers[:0]
+// giveBack ends the use of a delivery's buffers.
+func (s *Source) giveBack(slot int) {
+	for _, p := range s.out[slot] {
+		h := &p.hands[slot]
+		clear(h.messages)
+		clear(h.headers)
+		h.messages, h.headers = h.messages[:0], h.headers[:0]
 	}
-	s.out = s.out[:0]
+	clear(s.out[slot])
+	s.out[slot] = s.out[slot][:0]
 }
 
 // trouble is something that fails again and again.

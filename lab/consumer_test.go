@@ -241,6 +241,19 @@ func (s steppedStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[p
 	return steppedTx{tx, s.pass}, nil
 }
 
+func (t steppedTx) CommitAndBegin(ctx context.Context, s []inbox.Settled, next []inbox.Span) (inbox.Tx[pgx.Tx], error) {
+	t.pass(effected)
+	then, err := t.Tx.(inbox.Chainer[pgx.Tx]).CommitAndBegin(ctx, s, next)
+	if err == nil {
+		t.pass(committed)
+	}
+	if then == nil {
+		return nil, err
+	}
+	t.pass(begun)
+	return steppedTx{then, t.pass}, err
+}
+
 type steppedTx struct {
 	inbox.Tx[pgx.Tx]
 	pass func(step)

@@ -374,6 +374,34 @@ func (s *Source) poll(limit int) (d inbox.Delivery) {
 	return d
 }
 
+// More is [inbox.Source]'s.
+func (s *Source) More(limit int) []inbox.Run {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if s.changes() {
+		return nil
+	}
+	return s.poll(limit).Runs
+}
+
+// changes says whether a Poll would answer more than messages.
+func (s *Source) changes() bool {
+	if s.member == "" || len(s.doubted) > 0 {
+		return true
+	}
+	for p, at := range s.places {
+		if l := s.b.log(p); !s.want[p] || at >= 0 && (at < l.start || at > l.end) {
+			return true
+		}
+	}
+	for p := range s.want {
+		if _, has := s.places[p]; !has && s.b.group(s.name).owner[p] == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Seek is [inbox.Source]'s.
 func (s *Source) Seek(_ context.Context, to []inbox.Mark) error {
 	s.b.mu.Lock()

@@ -379,7 +379,10 @@ type Tx struct {
 	over    bool
 }
 
-var _ inbox.Tx[*Tx] = (*Tx)(nil)
+var (
+	_ inbox.Tx[*Tx]      = (*Tx)(nil)
+	_ inbox.Chainer[*Tx] = (*Tx)(nil)
+)
 
 // lock waits for a row. The caller must not hold mu.
 func (tx *Tx) lock(ctx context.Context, key string) error {
@@ -569,6 +572,18 @@ func (tx *Tx) Commit(_ context.Context, settled []inbox.Settled) error {
 		maps.Copy(d.ids, tx.ids)
 		d.letters = append(d.letters, tx.letters...)
 	})
+}
+
+// CommitAndBegin is [inbox.Chainer]'s.
+func (tx *Tx) CommitAndBegin(ctx context.Context, settled []inbox.Settled, next []inbox.Span) (inbox.Tx[*Tx], error) {
+	if err := tx.Commit(ctx, settled); err != nil || len(next) == 0 {
+		return nil, err
+	}
+	then, err := tx.store.Begin(ctx, next)
+	if err != nil {
+		return nil, nil
+	}
+	return then, nil
 }
 
 func appendEpochs(have, more []inbox.Epoch) []inbox.Epoch {

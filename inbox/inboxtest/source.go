@@ -30,6 +30,8 @@ func TestSource(t *testing.T, world func(t *testing.T) SourceWorld) {
 	}{
 		{"NothingIsDeliveredBeforeASeek", (*sourceTest).gains},
 		{"RunsJoinWithoutAGap", (*sourceTest).joins},
+		{"MoreGoesOnWhereADeliveryEnds", (*sourceTest).goesOn},
+		{"MoreGivesWayToPoll", (*sourceTest).givesWay},
 		{"SeekDeliversAgainExactly", (*sourceTest).seeks},
 		{"HoldStopsUntilTheNextSeek", (*sourceTest).holds},
 		{"PollOfNoneDeliversNone", (*sourceTest).pollsNone},
@@ -176,6 +178,110 @@ func (w *sourceTest) joins() {
 	w.wantValues(w.read(s, w.p(0), 0, 20, 3), 0, 20)
 	w.send(0, 20, 25)
 	w.wantValues(w.read(s, w.p(0), 20, 25, 3), 20, 25)
+}
+
+// more asks until something comes.
+func (w *sourceTest) more(s inbox.Source, limit int) []inbox.Run {
+	w.t.Helper()
+	for w.ctx.Err() == nil {
+		if runs := s.More(limit); len(runs) > 0 {
+			return runs
+		}
+		time.Sleep(time.Millisecond)
+	}
+	w.t.Fatal("there is no more")
+	return nil
+}
+
+func (w *sourceTest) goesOn() {
+	w.send(0, 0, 40)
+	s := w.new("g")
+	w.join(s, 2)
+	w.seek(s, w.p(0), 0)
+	at := int64(0)
+	var before []semel.Message // of the delivery before
+	take := func(runs []inbox.Run) {
+		w.t.Helper()
+		if len(runs) != 1 || runs[0].From != at || runs[0].Partition != w.p(0) || len(runs[0].Messages) > 7 {
+			w.t.Fatalf("runs after %d: %+v", at, runs)
+		}
+		for i, m := range before {
+			if want := fmt.Sprint(m.Offset); string(m.Value) != want || string(m.Headers[0].Value) != want {
+				w.t.Fatalf("message %d of the delivery before says %s now", i, m.Value)
+			}
+		}
+		w.wantValues(runs[0].Messages, int(at), int(runs[0].To))
+		at, before = runs[0].To, runs[0].Messages
+	}
+	for at == 0 {
+		if d := w.poll(s, 7, time.Second); len(d.Runs) > 0 {
+			take(d.Runs)
+		}
+		if w.ctx.Err() != nil {
+			w.t.Fatal("nothing came")
+		}
+	}
+	for at < 40 {
+		take(w.more(s, 7))
+	}
+	if runs := s.More(7); len(runs) > 0 {
+		w.t.Errorf("more than was sent: %+v", runs)
+	}
+	// Hold and Seek are as after a Poll.
+	s.Hold([]semel.Partition{w.p(0)})
+	w.send(0, 40, 45)
+	w.send(1, 0, 1)
+	w.seek(s, w.p(1), 0)
+	for runs := w.more(s, 7); ; runs = w.more(s, 7) {
+		if runs[0].Partition == w.p(0) {
+			w.t.Fatalf("of a held partition: %+v", runs)
+		}
+		break
+	}
+	w.seek(s, w.p(0), 38)
+	w.wantValues(w.read(s, w.p(0), 38, 45, 100), 38, 45)
+}
+
+func (w *sourceTest) givesWay() {
+	a, b := w.new("g"), w.new("g")
+	w.join(a, 2)
+	w.send(0, 0, 5)
+	w.send(1, 0, 5)
+	w.seek(a, w.p(0), 0)
+	w.seek(a, w.p(1), 0)
+	w.more(a, 1)
+	// b wants a partition: a hands out what it has only until it has heard of it.
+	var lost bool
+	go func() {
+		for w.ctx.Err() == nil {
+			ctx, cancel := context.WithTimeout(w.ctx, 100*time.Millisecond)
+			d, err := b.Poll(ctx, 10)
+			cancel()
+			if err != nil || len(d.Gained) > 0 {
+				return
+			}
+		}
+	}()
+	at := map[semel.Partition]int64{}
+	n := 5
+	for !lost {
+		for _, r := range a.More(1) {
+			at[r.Partition] = r.To
+			n++
+			w.send(r.Partition.Number, n, n+1) // there is always more
+		}
+		time.Sleep(time.Millisecond)
+		if a.More(0) != nil {
+			w.t.Fatal("more than none")
+		}
+		if len(a.More(1)) == 0 { // gives way, or is between two fetches
+			d := w.poll(a, 1, 20*time.Millisecond)
+			lost = len(d.Lost) > 0
+		}
+		if w.ctx.Err() != nil {
+			w.t.Fatal("never gave way")
+		}
+	}
 }
 
 func (w *sourceTest) seeks() {

@@ -36,6 +36,8 @@ func TestStore[T any](t *testing.T, world func(t *testing.T) StoreWorld[T]) {
 		{"ClaimRaisesGenerationAndChangesToken", (*storeTest[T]).claims},
 		{"RefusedClaimChangesNothing", (*storeTest[T]).refuses},
 		{"CommitMovesEverythingTogether", (*storeTest[T]).commits},
+		{"CommitBeginsTheNext", (*storeTest[T]).chains},
+		{"CommitBeginsNothingThatIsFenced", (*storeTest[T]).chainsFenced},
 		{"RollbackLeavesNothing", (*storeTest[T]).rollsBack},
 		{"FencedBeginLeavesNoEffect", (*storeTest[T]).fences},
 		{"PlaceAndTopicAreCompared", (*storeTest[T]).compares},
@@ -303,6 +305,63 @@ func (w *storeTest[T]) commits() {
 	}
 	if r := w.row(s, part1); r.Next != 6 {
 		w.t.Errorf("the other row: %+v", r)
+	}
+}
+
+// chain commits a span and begins the next in one go; nil if the store can't.
+func (w *storeTest[T]) chain(tx inbox.Tx[T], sp inbox.Span, next ...inbox.Span) (inbox.Tx[T], error) {
+	c, ok := tx.(inbox.Chainer[T])
+	if !ok {
+		w.t.Skip("not a Chainer")
+	}
+	return c.CommitAndBegin(w.ctx, []inbox.Settled{settled(sp)}, next)
+}
+
+func (w *storeTest[T]) chains() {
+	a, b := w.open("a"), w.open("a")
+	r := w.claim(a, part0, "x")
+	tx := w.begin(a, span(r, 1))
+	for i := range 3 {
+		sp := span(r, 1)
+		r.Next = sp.To
+		w.must(w.Effect(w.ctx, tx.DB(), fmt.Sprint(i)))
+		then, err := w.chain(tx, sp, span(r, 1))
+		w.must(err)
+		if i > 0 && then == nil { // the first may not know yet where the row lies
+			w.t.Fatal("not begun")
+		}
+		if tx = then; tx == nil {
+			tx = w.begin(a, span(r, 1))
+		}
+		if got := w.row(b, part0); got.Next != r.Next {
+			w.t.Fatalf("the row is at %d after a commit to %d", got.Next, r.Next)
+		}
+	}
+	w.must(w.Effect(w.ctx, tx.DB(), "gone"))
+	tx.Rollback(w.ctx)
+	w.wantEffects("0", "1", "2")
+	tx = w.begin(a, span(r, 1))
+	w.must(tx.Commit(w.ctx, []inbox.Settled{settled(span(r, 1))}))
+}
+
+// Where the next spans don't continue the rows nothing is begun, the commit stands,
+// and Begin says why.
+func (w *storeTest[T]) chainsFenced() {
+	a := w.open("a")
+	r := w.claim(a, part0, "x")
+	for range 2 {
+		tx := w.begin(a, span(r, 1))
+		wrong := span(r, 1)
+		r.Next = wrong.To
+		then, err := w.chain(tx, wrong, wrong)
+		w.must(err)
+		if then != nil {
+			w.t.Fatal("begun")
+		}
+		if got := w.row(a, part0); got.Next != r.Next {
+			w.t.Fatalf("the row is at %d after a commit to %d", got.Next, r.Next)
+		}
+		w.wantFenced(a, true, wrong)
 	}
 }
 

@@ -23,7 +23,7 @@ var all = append(machine, database...)
 var (
 	// What continues the watermark is compared three times: as the run comes in,
 	// as its batch begins, and by the store under the row's lock.
-	runNotCompared   = edit{settle, `if r.From != p.next || r.TopicID != p.claim.TopicID {`, `if false {`}
+	runNotCompared   = edit{settle, `if s.from != p.next || s.topic != p.claim.TopicID {`, `if false {`}
 	batchNotCompared = edit{batch, `if s.part.proven && s.part.next == s.from {`, `if s.part.proven {`}
 	rowNotCompared   = edit{memory, `|| r.TopicID != sp.TopicID || r.Next != sp.From {`, `{`}
 	// After a roll-back everything that was polled is sought again.
@@ -127,10 +127,10 @@ var machine = []mutant{
 	},
 	{
 		guard: "ack after COMMIT",
-		edits: []edit{{attempt, `	if err := tx.Commit(committing, settled); err != nil {`, `	for i, s := range b.stretches {
+		edits: []edit{{attempt, `	if err := l.end(committing, tx, settled, b.n); err != nil {`, `	for i, s := range b.stretches {
 		l.cfg.Source.Ack([]Ack{l.ack(s.part.Partition, spans[i].TopicID, s.part.first, s.to)})
 	}
-	if err := tx.Commit(committing, settled); err != nil {`}},
+	if err := l.end(committing, tx, settled, b.n); err != nil {`}},
 		tests: []string{"TestAckNeverPassesTheWatermark"},
 	},
 	{
@@ -286,11 +286,11 @@ var machine = []mutant{
 	},
 	{
 		guard: "what the limit counted is forgotten with its transaction",
-		edits: []edit{{attempt, `	if err := tx.Commit(committing, settled); err != nil {
+		edits: []edit{{attempt, `	if err := l.end(committing, tx, settled, b.n); err != nil {
 		return failed(tx, err, -1)
 	}
 	l.limit = marks`, `	l.limit = marks
-	if err := tx.Commit(committing, settled); err != nil {
+	if err := l.end(committing, tx, settled, b.n); err != nil {
 		return failed(tx, err, -1)
 	}`}},
 		tests: []string{"TestLimitCountsOnlyWhatWasCommitted"},
