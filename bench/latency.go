@@ -51,7 +51,7 @@ func (e *env) latency(ctx context.Context, s *stream, rate int) (latencies, erro
 	claimed, all := make(chan struct{}, partitions), make(chan struct{})
 	left := len(s.orders)
 	in, err := inbox.New(inbox.Config[pgx.Tx]{
-		Consumer: topic, Source: source, Store: postgres.NewInboxStore(e.pool, postgres.InboxConfig{}),
+		Consumer: topic, Source: source, Store: postgres.NewInboxStore(e.pool, postgres.InboxConfig{Table: table}),
 		ID: semel.IDRule{Name: table.IDName(), Sent: table.SentID}, OwnIDs: true, Memory: table.Memory(), Effect: table,
 		Observe: inbox.Observer{
 			Claimed: func(inbox.Row) { claimed <- struct{}{} },

@@ -64,6 +64,7 @@ type Querier interface {
 type introspectTable struct {
 	name        TableName // with its schema
 	kind        string    // pg_class.relkind
+	selects     bool      // we may read it, and that asks nobody else
 	rls         bool      // row security applies to us: COPY is refused
 	swallows    bool      // a BEFORE INSERT trigger for each row could drop or fill rows
 	triggers    int
@@ -157,6 +158,7 @@ func introspectRelation(ctx context.Context, db Querier, name TableName) (*intro
 	// tgtype & 7: for each row (1), before (2), insert (4).
 	err := introspectOne(ctx, db, `
 		SELECT c.oid, n.nspname, c.relname, c.relkind::text, row_security_active(c.oid),
+		       c.relkind IN ('r', 'p') AND has_table_privilege(c.oid, 'SELECT'),
 		       (SELECT count(*) FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'),
 		       EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND (g.tgtype & 7) = 7),
 		       (SELECT count(*) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f')
@@ -164,7 +166,7 @@ func introspectRelation(ctx context.Context, db Querier, name TableName) (*intro
 		WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 		  AND CASE WHEN $2 = '' THEN pg_table_is_visible(c.oid) ELSE n.nspname = $2 END`,
 		[]any{name.Name, name.Schema},
-		&oid, &t.name.Schema, &t.name.Name, &t.kind, &t.rls, &t.triggers, &t.swallows, &t.foreignKeys)
+		&oid, &t.name.Schema, &t.name.Name, &t.kind, &t.rls, &t.selects, &t.triggers, &t.swallows, &t.foreignKeys)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, 0, introspectMissing(ctx, db, name)
 	}

@@ -115,9 +115,9 @@ func TestSchemaStates(t *testing.T) {
 	state(postgres.SchemaOlder, 0)
 }
 
-func TestGrantedRoleRunsButDoesNotMakeInboxes(t *testing.T) {
-	t.Parallel()
-	owner := migrated(t)
+// granted is the URL of a role that has what [postgres.GrantSQL] gives, and more.
+func granted(t *testing.T, owner string, more ...string) string {
+	t.Helper()
 	c := connect(t, owner)
 	role := "runner_" + ask[string](t, c, "SELECT current_database()")
 	exec1(t, c, "CREATE ROLE "+role+" LOGIN PASSWORD 'x'")
@@ -129,13 +129,21 @@ func TestGrantedRoleRunsButDoesNotMakeInboxes(t *testing.T) {
 		must(t, err)
 	})
 	exec1(t, c, postgres.GrantSQL("", role))
+	for _, m := range more {
+		exec1(t, c, "GRANT "+m+" TO "+role)
+	}
 	u, err := url.Parse(owner)
 	must(t, err)
 	u.User = url.UserPassword(role, "x")
-	runner := u.String()
+	return u.String()
+}
 
+func TestGrantedRoleRunsButDoesNotMakeInboxes(t *testing.T) {
+	t.Parallel()
+	owner := migrated(t)
+	runner := granted(t, owner)
 	s := newStore(t, runner, postgres.InboxConfig{})
-	_, err = s.Open(t.Context(), record("billing"))
+	_, err := s.Open(t.Context(), record("billing"))
 	var halt *inbox.HaltError
 	if !errors.As(err, &halt) || !strings.Contains(halt.Hint, "semel migrate") || s.Class(err) != inbox.ClassRoute {
 		t.Fatalf("got %v", err)

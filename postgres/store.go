@@ -26,6 +26,8 @@ import (
 var (
 	_ inbox.Store[pgx.Tx] = (*InboxStore)(nil)
 	_ inbox.Tx[pgx.Tx]    = (*inboxTx)(nil)
+
+	_ inbox.Chainer[pgx.Tx] = (*inboxTx)(nil)
 )
 
 // InboxConfig is how an [InboxStore] behaves; the zero value is good.
@@ -49,6 +51,9 @@ type InboxConfig struct {
 	// SynchronousCommit sets synchronous_commit to on or off. Off: what a server
 	// crash forgets is read again from the broker. nil: the server's setting stands.
 	SynchronousCommit *bool
+	// Table is what the consumer writes to, if it is one: its questions go with BEGIN,
+	// which saves their round trip.
+	Table *Table
 	// Logger gets one line for each session that a claim ends. nil: slog.Default.
 	Logger *slog.Logger
 }
@@ -71,6 +76,7 @@ type InboxStore struct {
 	places    map[semel.Partition]string // where the last update put the row: its ctid
 	raced     int                        // batches to go in which admissions expect a race
 	replan    *pgconn.PgError            // the changed plan since the last commit
+	looks     looks
 	sweep     sweep
 	buf       []byte // of the COPY into the inbox
 }
@@ -407,18 +413,7 @@ func (s *InboxStore) begin(ctx context.Context, token string, more func(*pgx.Bat
 	}
 	var b pgx.Batch
 	b.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	var ignored string
-	b.Queue(s.sql.settings, s.who+token).Query(func(rows pgx.Rows) error {
-		if err := rows.Err(); err != nil { // the session ended: there is no result to ask
-			return err
-		}
-		to := []any{&now}
-		for range rows.FieldDescriptions()[1:] {
-			to = append(to, &ignored)
-		}
-		_, err := pgx.ForEachRow(rows, to, func() error { return nil })
-		return err
-	})
+	s.queueSettings(&b, token, &now)
 	if more != nil {
 		more(&b)
 	}
@@ -430,6 +425,23 @@ func (s *InboxStore) begin(ctx context.Context, token string, more func(*pgx.Bat
 		return nil, now, err
 	}
 	return tx, now, nil
+}
+
+// queueSettings makes the transaction's settings, which end with it, and asks for
+// its time.
+func (s *InboxStore) queueSettings(b *pgx.Batch, token string, now *time.Time) {
+	var ignored string
+	b.Queue(s.sql.settings, s.who+token).Query(func(rows pgx.Rows) error {
+		if err := rows.Err(); err != nil { // the session ended: there is no result to ask
+			return err
+		}
+		to := []any{now}
+		for range rows.FieldDescriptions()[1:] {
+			to = append(to, &ignored)
+		}
+		_, err := pgx.ForEachRow(rows, to, func() error { return nil })
+		return err
+	})
 }
 
 // rollback ends a transaction on whatever connection is left of it.

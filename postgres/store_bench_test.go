@@ -3,6 +3,8 @@ package postgres_test
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/semelhq/semel/inbox"
 )
 
@@ -37,5 +39,24 @@ func BenchmarkCommit(b *testing.B) {
 		tx := begin(b, s, sp)
 		must(b, tx.Commit(b.Context(), []inbox.Settled{{Span: sp}}))
 		row.Next = sp.To
+	}
+}
+
+// BenchmarkCommitAndBegin is the same with the next transaction begun by COMMIT.
+func BenchmarkCommitAndBegin(b *testing.B) {
+	url := migrated(b)
+	s := opened(b, url, "billing")
+	introduce(b, s, p0)
+	row := claim(b, s, p0)
+	sp := span(row, 1)
+	tx := begin(b, s, sp)
+	for b.Loop() {
+		row.Next = sp.To
+		next := span(row, 1)
+		then, err := tx.(inbox.Chainer[pgx.Tx]).CommitAndBegin(b.Context(), []inbox.Settled{{Span: sp}}, []inbox.Span{next})
+		must(b, err)
+		if tx, sp = then, next; tx == nil { // the first time nobody knows where the row lies
+			tx = begin(b, s, sp)
+		}
 	}
 }

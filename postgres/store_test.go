@@ -803,3 +803,94 @@ func TestLongSnapshotDoesNotSlowTheWatermark(t *testing.T) {
 		t.Errorf("10 commits read %d rows", n)
 	}
 }
+
+// chained commits a span and begins the next one; the store knows the row's place.
+func chained(t *testing.T, s *postgres.InboxStore, row inbox.Row) (inbox.Tx[pgx.Tx], inbox.Span, inbox.Span) {
+	t.Helper()
+	first := span(row, 1)
+	must(t, begin(t, s, first).Commit(t.Context(), []inbox.Settled{{Span: first}}))
+	row.Next = first.To
+	sp := span(row, 1)
+	row.Next = sp.To
+	return begin(t, s, sp), sp, span(row, 1)
+}
+
+func commitAndBegin(t *testing.T, tx inbox.Tx[pgx.Tx], sp, next inbox.Span) (inbox.Tx[pgx.Tx], error) {
+	t.Helper()
+	return tx.(inbox.Chainer[pgx.Tx]).CommitAndBegin(t.Context(), []inbox.Settled{{Span: sp}}, []inbox.Span{next})
+}
+
+// What fails at COMMIT begins nothing, and the store goes on.
+func TestFailedCommitBeginsNothing(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	exec1(t, connect(t, url), "CREATE TABLE t (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+	tx, sp, next := chained(t, s, row)
+	_, err := tx.DB().Exec(t.Context(), "INSERT INTO t VALUES (1), (1)")
+	must(t, err)
+	then, err := commitAndBegin(t, tx, sp, next)
+	if then != nil || tx.Class(err) != inbox.ClassPoison {
+		t.Fatalf("begun %v, got %v, class %s", then != nil, err, tx.Class(err))
+	}
+	if look(t, s, p0).Next != sp.From {
+		t.Error("the watermark moved")
+	}
+	must(t, begin(t, s, sp).Commit(t.Context(), []inbox.Settled{{Span: sp}}))
+}
+
+// The next row is held by somebody: the commit stands, and Begin says so.
+func TestRowHeldAtCommitBeginsNothing(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s := opened(t, url, "billing")
+	introduce(t, s, p0, p1)
+	row, other := claim(t, s, p0), claim(t, s, p1)
+	next := span(other, 1)
+	must(t, begin(t, s, next).Commit(t.Context(), []inbox.Settled{{Span: next}}))
+	other.Next = next.To
+	next = span(other, 1)
+	tx, sp, _ := chained(t, s, row)
+	exec1(t, connect(t, url), "BEGIN; SELECT FROM semel.watermark WHERE partition = 1 FOR UPDATE")
+	then, err := commitAndBegin(t, tx, sp, next)
+	must(t, err)
+	if then != nil {
+		t.Error("begun while another holds the row")
+	}
+	if got := look(t, s, p0).Next; got != sp.To {
+		t.Errorf("the watermark is at %d", got)
+	}
+	_, err = s.Begin(t.Context(), []inbox.Span{next})
+	var fenced *inbox.FencedError
+	if !errors.As(err, &fenced) {
+		t.Errorf("Begin answers %v", err)
+	}
+}
+
+// A transaction that COMMIT has begun is one like any other: its time, its name and
+// its limits are its own.
+func TestBegunByCommitIsATransactionLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	s, row := lane(t, migrated(t))
+	tx, sp, next := chained(t, s, row)
+	const settings = "SELECT current_setting('application_name') || current_setting('lock_timeout') || current_setting('jit') || current_setting('idle_in_transaction_session_timeout')"
+	var before, after string
+	var was, is time.Time
+	must(t, tx.DB().QueryRow(t.Context(), settings).Scan(&before))
+	must(t, tx.DB().QueryRow(t.Context(), "SELECT now()").Scan(&was))
+	then, err := commitAndBegin(t, tx, sp, next)
+	must(t, err)
+	if then == nil {
+		t.Fatal("not begun")
+	}
+	must(t, then.DB().QueryRow(t.Context(), settings).Scan(&after))
+	must(t, then.DB().QueryRow(t.Context(), "SELECT now()").Scan(&is))
+	if before != after || !is.After(was) {
+		t.Errorf("%q at %s, then %q at %s", before, was, after, is)
+	}
+	tx.Rollback(t.Context()) // of what has ended: nothing
+	must(t, then.Commit(t.Context(), []inbox.Settled{{Span: next}}))
+	if got := look(t, s, p0).Next; got != next.To {
+		t.Errorf("the watermark is at %d", got)
+	}
+}

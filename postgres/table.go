@@ -113,16 +113,11 @@ type Table struct {
 	// careful is the number of batches that are probed before it is worth trying
 	// without again; hits is how many of them had known keys.
 	careful, hits atomic.Int32
-
-	begun     inbox.Tx[pgx.Tx] // has had its Preface, by begunPlan
-	begunPlan *tablePlan
 }
 
 var (
 	_ inbox.Effect[pgx.Tx] = (*Table)(nil)
 	_ inbox.Digester       = (*Table)(nil)
-
-	_ inbox.Prefacer[pgx.Tx] = (*Table)(nil)
 )
 
 // tableRow is an item's Load: its row, ready to be sent.
@@ -407,10 +402,8 @@ func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 		return err
 	}
 	w := t.writer(p, tx)
-	if t.begun != tx || t.begunPlan != p {
-		if err := w.begin(ctx); err != nil {
-			return err
-		}
+	if err := w.begin(ctx); err != nil {
+		return err
 	}
 	switch {
 	case p.write == WriteUpsert:
@@ -422,17 +415,8 @@ func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 }
 
 func (t *Table) writer(p *tablePlan, tx inbox.Tx[pgx.Tx]) *tableWriter {
-	return &tableWriter{Table: t, p: p, pg: tx.DB().Conn().PgConn()}
-}
-
-// Preface is the part of Apply that needs no rows.
-func (t *Table) Preface(ctx context.Context, tx inbox.Tx[pgx.Tx]) error {
-	t.begun, t.begunPlan = tx, t.plan.Load()
-	err := t.writer(t.begunPlan, tx).begin(ctx)
-	if err != nil {
-		t.begun = nil
-	}
-	return err
+	own, _ := tx.(*inboxTx)
+	return &tableWriter{Table: t, p: p, pg: tx.DB().Conn().PgConn(), tx: own}
 }
 
 // rows are those of the items that have one, made again if the plan is newer.
@@ -470,21 +454,91 @@ type tableWriter struct {
 	*Table
 	p  *tablePlan
 	pg *pgconn.PgConn
+	tx *inboxTx // nil if it is somebody's around one
 }
 
-// begin compares the types of the columns with those that rows were made for,
-// and sets a savepoint where a key may be known, in one round trip. To have the statement
-// described takes a lock on the table until the transaction ends, so no ALTER can
-// come between; it takes no privilege, and a tenth of the time of asking the
-// catalog.
-func (w *tableWriter) begin(ctx context.Context) error {
-	d, err := w.describe(ctx, w.p.write != WriteUpsert && len(w.p.key) > 0)
-	if err != nil {
+// tableAsked is what of a table was asked together with BEGIN.
+type tableAsked struct {
+	plan      *tablePlan
+	types     []tableType
+	savepoint bool
+}
+
+// queue asks for the types of the columns, as [tableWriter.begin] does, and sets the
+// savepoint unless admissions come first, which must not be undone with it.
+func (a *tableAsked) queue(p *tablePlan, b *pgx.Batch) {
+	b.Queue(p.lookName()).Query(func(rows pgx.Rows) error {
+		rows.Close()
+		if rows.Err() == nil {
+			a.plan, a.types = p, tableTypes(rows.FieldDescriptions())
+		}
+		return rows.Err()
+	})
+	if p.keyed() && p.memory != inbox.MemoryInbox {
+		b.Queue("SAVEPOINT semel_table").Exec(func(pgconn.CommandTag) error { a.savepoint = true; return nil })
+	}
+}
+
+func tableTypes(fields []pgconn.FieldDescription) []tableType {
+	types := make([]tableType, len(fields))
+	for i, f := range fields {
+		types[i] = tableType{f.DataTypeOID, f.TypeModifier}
+	}
+	return types
+}
+
+// lookName is the name of the prepared question.
+func (p *tablePlan) lookName() string {
+	return "semel_look" + strings.TrimPrefix(p.staged, "semel_stage")
+}
+
+// looks is the connection on which a plan's question is prepared. It isn't by BEGIN's
+// own pipeline: pgx prepares before lock_timeout is set, and would wait for a table
+// that somebody has locked.
+type looks struct {
+	on   *pgx.Conn
+	plan *tablePlan
+}
+
+// prepare is called in a transaction that has the lock on the table.
+func (l *looks) prepare(ctx context.Context, c *pgx.Conn, p *tablePlan) error {
+	if !p.selects || c.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement || l.on == c && l.plan == p {
+		return nil
+	}
+	*l = looks{}
+	if _, err := c.Prepare(ctx, p.lookName(), p.look); err != nil {
 		return err
 	}
-	types := make([]tableType, len(d.Fields))
-	for i, f := range d.Fields {
-		types[i] = tableType{f.DataTypeOID, f.TypeModifier}
+	*l = looks{c, p}
+	return nil
+}
+
+// keyed says that rows may meet others of their key, which is found by trying.
+func (p *tablePlan) keyed() bool { return p.write != WriteUpsert && len(p.key) > 0 }
+
+// begin compares the types of the columns with those that rows were made for,
+// and sets a savepoint where a key may be known, in one round trip, or in none where
+// both went with BEGIN. To have the statement described takes a lock on the table
+// until the transaction ends, so no ALTER can come between; it takes no privilege,
+// and a tenth of the time of asking the catalog.
+func (w *tableWriter) begin(ctx context.Context) error {
+	var types []tableType
+	savepoint := w.p.keyed()
+	if w.tx != nil && w.tx.asked.plan == w.p {
+		types = w.tx.asked.types
+		savepoint = savepoint && !w.tx.asked.savepoint
+	}
+	if types == nil || savepoint {
+		d, err := w.describe(ctx, savepoint)
+		if err != nil {
+			return err
+		}
+		types = tableTypes(d.Fields)
+		if w.tx != nil && w.tx.store.cfg.Table == w.Table {
+			if err := w.tx.store.looks.prepare(ctx, w.tx.conn, w.p); err != nil {
+				return err
+			}
+		}
 	}
 	if slices.Equal(types, *w.p.shapes.Load()) {
 		return nil

@@ -48,7 +48,7 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 		if err == nil {
 			// Watermarks are locked by the transaction: updated below a savepoint
 			// each would get a multixact for both, and that costs milliseconds.
-			return w.exec(ctx, "RELEASE SAVEPOINT semel_table")
+			return w.atCommit(ctx, "RELEASE SAVEPOINT semel_table")
 		}
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "23505" || try == 3 {
@@ -146,6 +146,16 @@ func (w *tableWriter) learn(known int) {
 	if w.hits.Swap(0) > 1 {
 		w.careful.Store(tableCareful)
 	}
+}
+
+// atCommit runs a statement before anything of COMMIT: in its pipeline, if the
+// transaction is the store's own.
+func (w *tableWriter) atCommit(ctx context.Context, sql string) error {
+	if w.tx == nil {
+		return w.exec(ctx, sql)
+	}
+	w.tx.atCommit = append(w.tx.atCommit, sql)
+	return nil
 }
 
 func (w *tableWriter) exec(ctx context.Context, sql string) error {

@@ -20,7 +20,7 @@ func tableMember(t *testing.T, url string, b *inboxtest.Broker, cfg postgres.Tab
 	must(t, err)
 	in, err := inbox.New(inbox.Config[pgx.Tx]{
 		Consumer: "table", Source: b.NewSource("table", inboxtest.StartGroup, "t"),
-		Store:  postgres.NewInboxStore(newPool(t, url), postgres.InboxConfig{LockTimeout: 200 * time.Millisecond}),
+		Store:  postgres.NewInboxStore(newPool(t, url), postgres.InboxConfig{LockTimeout: 200 * time.Millisecond, Table: table}),
 		Effect: table, OwnIDs: table.OwnIDs(), Memory: table.Memory(), Batch: inbox.BatchLimits{Messages: 20}, Reread: 50 * time.Millisecond,
 		OnError: inbox.ErrorPolicy{Backoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, InARow: -1, Share: -1},
 	})

@@ -34,6 +34,8 @@ type tablePlan struct {
 
 	fingerprint, types string                      // see introspectTable.fingerprint
 	shape              string                      // is described as the columns are
+	look               string                      // the same as a query of no rows, if it selects
+	selects            bool                        // we may read the table
 	shapes             atomic.Pointer[[]tableType] // what it was described as
 	stage, staged      string                      // makes an empty temporary table; its name
 }
@@ -350,6 +352,8 @@ func (b *tablePlanner) makeSQL() {
 	}
 	b.fingerprint, b.types = b.info.fingerprint(plain)
 	b.shape = "SELECT " + b.list(0) + " FROM " + b.info.name.sql()
+	b.look = "SELECT " + b.list(0) + " FROM ONLY " + b.info.name.sql() + " LIMIT 0"
+	b.selects = b.info.selects
 	types := make([]tableType, len(plain))
 	for i, c := range plain {
 		types[i] = tableType{c.oid, c.mod}

@@ -30,6 +30,9 @@ type inboxTx struct {
 	ended bool
 	was   byte // the transaction's status when it ended
 
+	asked    tableAsked // what went with BEGIN
+	atCommit []string   // statements that go before all others of Commit
+
 	// What came over this connection, see note.
 	seen      []*pgconn.PgError
 	next      int
@@ -52,40 +55,18 @@ func (s *InboxStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[pg
 	if len(spans) == 0 {
 		panic("postgres: Begin without a span")
 	}
-	ps := make([]semel.Partition, len(spans))
-	ctids := make([]string, 0, len(spans))
-	for i, span := range spans {
-		ps[i] = span.Partition
-		if place, ok := s.places[span.Partition]; ok {
-			ctids = append(ctids, place)
-		}
-	}
-	topics, numbers := split(ps)
-	rows := make(map[semel.Partition]placed, len(spans))
-	take := func(found pgx.Rows) error {
-		list, err := pgx.CollectRows(found, scanPlaced)
-		for _, p := range list {
-			rows[p.Partition] = p
-		}
-		return err
-	}
-	tx, now, err := s.begin(ctx, semel.ID(spans[0].Token).String(), func(b *pgx.Batch) {
-		switch {
-		case len(ctids) < len(spans):
-			b.Queue(s.sql.lockRows, s.consumer.Name, topics, numbers).Query(take)
-		case slices.ContainsFunc(ctids, far):
-			b.Queue(s.sql.rowsFar, s.consumer.Name, ctids).Query(take)
-		default:
-			b.Queue(s.sql.rowsAt, s.consumer.Name, ctids).Query(take)
-		}
-	})
-	if err == nil && !matches(spans, rows) && len(ctids) == len(spans) {
+	f := s.fence(spans)
+	tx, now, err := s.begin(ctx, f.token(), f.queue)
+	if err == nil && !f.holds() && f.byPlace {
 		var found pgx.Rows
-		if found, err = tx.Query(ctx, s.sql.lockRows, s.consumer.Name, topics, numbers); err == nil {
-			err = take(found)
+		if found, err = tx.Query(ctx, s.sql.lockRows, s.consumer.Name, f.topics, f.numbers); err == nil {
+			err = f.take(found)
 		}
 	}
-	if sqlState(err) == "55P03" {
+	if err != nil {
+		s.looks = looks{} // a table that has changed is asked anew
+	}
+	if sqlState(err) == "55P03" && !f.holds() { // else it is the table that is locked
 		s.rollback(tx)
 		return nil, s.heldElsewhere(ctx, spans, err)
 	}
@@ -94,17 +75,90 @@ func (s *InboxStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[pg
 		s.spent(err)
 		return nil, err
 	}
-	if fenced := mismatches(spans, rows); fenced != nil {
+	if fenced := mismatches(spans, f.rows); fenced != nil {
 		s.rollback(tx)
 		return nil, fenced
 	}
-	t := &inboxTx{store: s, conn: tx.Conn(), tx: tx, now: now, rows: rows, seen: make([]*pgconn.PgError, 0, keptErrors)}
-	t.db = &handlerTx{Tx: tx, of: t}
-	return t, nil
+	return s.opened(tx, now, f), nil
 }
 
-func matches(spans []inbox.Span, rows map[semel.Partition]placed) bool {
-	return mismatches(spans, rows) == nil
+func (s *InboxStore) opened(tx pgx.Tx, now time.Time, f *fence) *inboxTx {
+	t := &inboxTx{store: s, conn: tx.Conn(), tx: tx, now: now, rows: f.rows, asked: f.asked, seen: make([]*pgconn.PgError, 0, keptErrors)}
+	t.db = &handlerTx{Tx: tx, of: t}
+	return t
+}
+
+// fence locks the rows of spans, to compare them.
+type fence struct {
+	store   *InboxStore
+	spans   []inbox.Span
+	topics  []string
+	numbers []int32
+	byPlace bool // the store knows where each row was put last
+	rows    map[semel.Partition]placed
+	asked   tableAsked
+}
+
+func (s *InboxStore) fence(spans []inbox.Span) *fence {
+	ps := make([]semel.Partition, len(spans))
+	for i, span := range spans {
+		ps[i] = span.Partition
+	}
+	f := &fence{store: s, spans: spans, rows: make(map[semel.Partition]placed, len(spans))}
+	f.topics, f.numbers = split(ps)
+	return f
+}
+
+func (f *fence) token() string { return semel.ID(f.spans[0].Token).String() }
+
+// holds says whether every row is what its span needs.
+func (f *fence) holds() bool { return mismatches(f.spans, f.rows) == nil }
+
+func (f *fence) take(found pgx.Rows) error {
+	list, err := pgx.CollectRows(found, scanPlaced)
+	for _, p := range list {
+		f.rows[p.Partition] = p
+	}
+	return err
+}
+
+// near says whether the rows lie at the front of their table, where few dead
+// versions stand between a row's key and the row.
+func (f *fence) near() bool {
+	for _, span := range f.spans {
+		place, ok := f.store.places[span.Partition]
+		if !ok || strings.IndexByte(place, ',') > len("(9") {
+			return false
+		}
+	}
+	return true
+}
+
+// queue asks for the rows where the last updates put them, or by their keys.
+func (f *fence) queue(b *pgx.Batch) {
+	ctids := make([]string, 0, len(f.spans))
+	for _, span := range f.spans {
+		if place, ok := f.store.places[span.Partition]; ok {
+			ctids = append(ctids, place)
+		}
+	}
+	name := f.store.consumer.Name
+	switch f.byPlace = len(ctids) == len(f.spans); {
+	case !f.byPlace:
+		b.Queue(f.store.sql.lockRows, name, f.topics, f.numbers).Query(f.take)
+	case slices.ContainsFunc(ctids, far):
+		b.Queue(f.store.sql.rowsFar, name, ctids).Query(f.take)
+	default:
+		b.Queue(f.store.sql.rowsAt, name, ctids).Query(f.take)
+	}
+	f.askTable(b)
+}
+
+// askTable comes last: a row that doesn't match is more than a table that changed.
+func (f *fence) askTable(b *pgx.Batch) {
+	if l := f.store.looks; l.on != nil && f.store.held != nil && l.on == f.store.held.Conn() && l.plan == f.store.cfg.Table.plan.Load() {
+		f.asked.queue(l.plan, b)
+	}
 }
 
 func mismatches(spans []inbox.Span, rows map[semel.Partition]placed) error {
@@ -209,16 +263,26 @@ func (t *inboxTx) unfit() error {
 // of ending the session; anything else leaves open whether COMMIT was executed, a
 // context that ended included.
 func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
+	_, err := t.CommitAndBegin(ctx, settled, nil)
+	return err
+}
+
+// CommitAndBegin puts BEGIN and what follows it into the same pipeline, behind
+// COMMIT: what failed before it is not begun either, for the server skips that too.
+func (t *inboxTx) CommitAndBegin(ctx context.Context, settled []inbox.Settled, next []inbox.Span) (inbox.Tx[pgx.Tx], error) {
 	if t.ended {
-		return pgx.ErrTxClosed
+		return nil, pgx.ErrTxClosed
 	}
 	if err := t.unfit(); err != nil {
 		t.Rollback(ctx)
-		return err
+		return nil, err
 	}
 	places := make(map[semel.Partition]string, len(settled))
 	written := 0
 	var b pgx.Batch
+	for _, sql := range t.atCommit {
+		b.Queue(sql)
+	}
 	for _, st := range settled {
 		was, ok := t.rows[st.Partition]
 		if !ok || st.To < was.Next {
@@ -247,6 +311,7 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 	}
 	var tag pgconn.CommandTag
 	b.Queue("COMMIT").Exec(func(ct pgconn.CommandTag) error { tag = ct; return nil })
+	then := t.then(&b, next)
 	err := t.conn.SendBatch(ctx, &b).Close()
 	switch pg := (*pgconn.PgError)(nil); {
 	case tag.String() == "COMMIT":
@@ -255,7 +320,7 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 			t.store.places[p] = place
 		}
 		t.store.replan = nil
-		return nil
+		return then(err), nil
 	case err == nil:
 		err = pgx.ErrTxCommitRollback
 	case errors.As(err, &pg) && pg.SeverityUnlocalized != "FATAL" && pg.SeverityUnlocalized != "PANIC" && !t.conn.IsClosed():
@@ -269,7 +334,31 @@ func (t *inboxTx) Commit(ctx context.Context, settled []inbox.Settled) error {
 		err = &AmbiguousError{Err: err}
 	}
 	t.Rollback(ctx)
-	return err
+	return nil, err
+}
+
+// then queues the beginning of the next transaction; the function answers it, or
+// nil and the connection is as if nothing had been begun.
+func (t *inboxTx) then(b *pgx.Batch, next []inbox.Span) func(error) inbox.Tx[pgx.Tx] {
+	s, f := t.store, t.store.fence(next)
+	if len(next) == 0 || !f.near() {
+		return func(error) inbox.Tx[pgx.Tx] { return nil }
+	}
+	var now time.Time
+	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	s.queueSettings(b, f.token(), &now)
+	// By their keys: the rows that this transaction writes have no place yet.
+	b.Queue(s.sql.lockRows, s.consumer.Name, f.topics, f.numbers).Query(f.take)
+	f.askTable(b)
+	return func(err error) inbox.Tx[pgx.Tx] {
+		if err == nil && f.holds() {
+			return s.opened(t.tx, now, f) // pgx has no other handle for it
+		}
+		s.looks = looks{}
+		s.rollback(t.tx)
+		s.spent(err)
+		return nil
+	}
 }
 
 func keepEpochs(old, more []inbox.Epoch) []inbox.Epoch {

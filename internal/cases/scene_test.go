@@ -231,7 +231,7 @@ func (s *scene) alone(n int64, cfg postgres.TableConfig) {
 	must(s.t, err)
 	settled, drain := int64(0), func() {}
 	in, err := inbox.New(inbox.Config[pgx.Tx]{
-		Consumer: s.topic, Source: source, Store: postgres.NewInboxStore(pool, postgres.InboxConfig{}), Effect: table, Memory: table.Memory(), OwnIDs: table.OwnIDs(),
+		Consumer: s.topic, Source: source, Store: postgres.NewInboxStore(pool, postgres.InboxConfig{Table: table}), Effect: table, Memory: table.Memory(), OwnIDs: table.OwnIDs(),
 		Logger: quiet, Reread: time.Hour, Batch: inbox.BatchLimits{Messages: int(n), Bytes: 64 << 20, Time: limit},
 		Observe: inbox.Observer{Settled: func(_ semel.Partition, a inbox.Accounts) {
 			if settled += a.Settled.Count; settled == n {

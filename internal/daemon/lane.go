@@ -49,7 +49,7 @@ func (d *daemon) lane(ctx context.Context, r config.Route, n int) (lane, error) 
 		return nil, err
 	}
 	store := postgres.NewInboxStore(d.parts.pool, postgres.InboxConfig{
-		Schema: d.parts.file.Database.Schema, SynchronousCommit: durability(d.parts.file.Database), Logger: log,
+		Schema: d.parts.file.Database.Schema, SynchronousCommit: durability(d.parts.file.Database), Table: table, Logger: log,
 	})
 	in, err := inbox.New(inbox.Config[pgx.Tx]{
 		Consumer:     r.Consumer,

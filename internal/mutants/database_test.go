@@ -40,10 +40,17 @@ var database = []mutant{
 	{
 		guard: "postgres: watermark moved in the transaction of the effect",
 		edits: []edit{{pgTx, `	var b pgx.Batch
-	for _, st := range settled {`, `	var b pgx.Batch
+	for _, sql := range t.atCommit {`, `	var b pgx.Batch
 	b.Queue("COMMIT")
-	for _, st := range settled {`}},
+	for _, sql := range t.atCommit {`}},
 		pkg: pg, tests: []string{"TestTriggerThatSwallowsTheWatermarkIsNoCommit"},
+	},
+	{
+		guard: "postgres: what COMMIT has begun is compared",
+		edits: []edit{{pgTx, `err == nil && f.holds() {
+			return s.opened`, `err == nil {
+			return s.opened`}},
+		pkg: pg, tests: []string{"TestStoreSuite"},
 	},
 	{
 		guard: "postgres: admission",
