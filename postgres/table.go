@@ -110,9 +110,7 @@ type Table struct {
 	plan    atomic.Pointer[tablePlan]
 	scratch sync.Pool // *tableScratch
 	unknown atomic.Int64
-	// careful is the number of batches that are probed before it is worth trying
-	// without again; hits is how many of them had known keys.
-	careful, hits atomic.Int32
+	guess   guess
 }
 
 var (
@@ -169,7 +167,7 @@ func NewTable(ctx context.Context, db Querier, cfg TableConfig) (*Table, error) 
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{cfg: cfg, name: name}
+	t := &Table{cfg: cfg, name: name, guess: newGuess()}
 	t.scratch.New = func() any { return new(tableScratch) }
 	return t, t.Reload(ctx, db)
 }

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -144,5 +145,43 @@ func TestWhoMayOnlyInsertIsServed(t *testing.T) {
 	}
 	if n := ask[int](t, l.c, "SELECT count(*)::int FROM public.c"); n != 4 {
 		t.Errorf("%d rows", n)
+	}
+}
+
+// Keys that this lane has written are asked about, and only they: a batch with a few
+// repeats isn't refused. What somebody else wrote is found by the refusal.
+func TestOwnRepeatsAreSuspected(t *testing.T) {
+	t.Parallel()
+	b := newTableBench(t, `CREATE TABLE c (id int PRIMARY KEY)`, postgres.TableConfig{Table: "c", Write: postgres.WriteInsert, ID: []string{"value.id"}})
+	row := func(n int) string { return fmt.Sprintf(`{"id":%d}`, n) }
+	for batch := range 5 {
+		values := tableValuesOf(100, func(i int) string { return row(100*batch + i) })
+		if batch > 0 {
+			values = append(values, row(100*batch-1), row(7))
+		}
+		items := b.settle(values...)
+		for i := range items {
+			want := inbox.Applied
+			if i >= 100 {
+				want = inbox.DuplicateID
+			}
+			if items[i].Outcome != want {
+				t.Fatalf("message %d of batch %d: %s", i, batch, items[i].Outcome)
+			}
+		}
+	}
+	if n := b.table.Refusals(); n != 0 {
+		t.Errorf("%d batches were refused", n)
+	}
+	b.exec("INSERT INTO c SELECT generate_series(1000, 1010)")
+	for batch := range 3 {
+		n := 1005 + batch
+		items := b.settle(row(n), row(2000+batch))
+		if items[0].Outcome != inbox.DuplicateID || items[1].Outcome != inbox.Applied {
+			t.Errorf("batch %d: %s, %s", batch, items[0].Outcome, items[1].Outcome)
+		}
+	}
+	if n := b.table.Refusals(); n != 2 { // then all are asked
+		t.Errorf("%d batches were refused", n)
 	}
 }

@@ -18,37 +18,28 @@ import (
 	"github.com/semelhq/semel/sink"
 )
 
-// tableCareful is how many batches are probed before it is tried again without.
-const tableCareful = 10
-
-// insertKeyed adds the rows whose key isn't there. While existing keys are rare
-// it sends all rows at once, and asks which are known only when the server
-// refuses; else it asks first. A refused COPY is undone to the savepoint that begin
-// has set, so the watermark's lock stays.
+// insertKeyed adds the rows whose key isn't there. It asks about those of which it
+// guesses so, sends the others, and asks about all when the server refuses: the
+// guess costs or saves time and decides nothing. A refused COPY is undone to the
+// savepoint that begin has set, so the watermark's lock stays.
 func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 	if !w.p.fused { // else the key is the ID, and repeats were taken out
 		rows = w.firstOfKey(rows)
 	}
 	sortByKey(rows)
-	probed := w.careful.Load() > 0
-	if probed {
-		known, err := w.leaveKnown(ctx, &rows)
-		if err != nil {
-			return err
-		}
-		w.learn(known)
+	suspects := w.guess.suspects(rows)
+	noted := make(chan struct{})
+	go func(rows []*tableRow) { w.guess.writes(rows); close(noted) }(rows) // beside what the server does
+	defer func() { <-noted }()
+	if _, err := w.leaveKnown(ctx, &rows, suspects); err != nil {
+		return err
 	}
 	// A key that another transaction commits between question and COPY is found
 	// by the next question.
-	for try := 0; ; try++ {
-		if len(rows) == 0 {
-			return nil
-		}
+	for try := 0; len(rows) > 0; try++ {
 		err := w.insert(ctx, rows)
 		if err == nil {
-			// Watermarks are locked by the transaction: updated below a savepoint
-			// each would get a multixact for both, and that costs milliseconds.
-			return w.atCommit(ctx, "RELEASE SAVEPOINT semel_table")
+			break
 		}
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "23505" || try == 3 {
@@ -57,18 +48,20 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 		if err := w.exec(ctx, "ROLLBACK TO SAVEPOINT semel_table"); err != nil {
 			return err
 		}
-		known, perr := w.leaveKnown(ctx, &rows)
+		known, perr := w.leaveKnown(ctx, &rows, rows)
 		switch {
 		case perr != nil:
 			return perr
 		case known == 0:
 			return err // another unique index: the data is refused
-		case !probed:
-			probed = true
-			w.careful.Store(tableCareful)
-			w.hits.Store(0)
+		case try == 0:
+			w.guess.refuse()
 		}
 	}
+	w.guess.wrote()
+	// Watermarks are locked by the transaction: updated below a savepoint each would
+	// get a multixact for both, and that costs milliseconds.
+	return w.atCommit(ctx, "RELEASE SAVEPOINT semel_table")
 }
 
 // sortByKey puts rows in the order of their keys, equal ones as they came. It
@@ -134,20 +127,6 @@ type keyPlace struct {
 	n    int32
 }
 
-// learn counts down to the next try without a question, if there was nearly
-// nothing to find.
-func (w *tableWriter) learn(known int) {
-	if known > 0 {
-		w.hits.Add(1)
-	}
-	if w.careful.Add(-1) > 0 {
-		return
-	}
-	if w.hits.Swap(0) > 1 {
-		w.careful.Store(tableCareful)
-	}
-}
-
 // atCommit runs a statement before anything of COMMIT: in its pipeline, if the
 // transaction is the store's own.
 func (w *tableWriter) atCommit(ctx context.Context, sql string) error {
@@ -198,10 +177,11 @@ func (w *tableWriter) exists(r *tableRow, equal bool) {
 	}
 }
 
-// leaveKnown settles the rows whose key is in the table and leaves the others.
-func (w *tableWriter) leaveKnown(ctx context.Context, rows *[]*tableRow) (int, error) {
-	ask := make([]*tableRow, 0, len(*rows))
-	for _, r := range *rows {
+// leaveKnown asks about some of the rows, settles those whose key is in the table and
+// leaves the others.
+func (w *tableWriter) leaveKnown(ctx context.Context, rows *[]*tableRow, about []*tableRow) (int, error) {
+	ask := make([]*tableRow, 0, len(about))
+	for _, r := range about {
 		if r.key != nil {
 			ask = append(ask, r)
 		}
