@@ -41,7 +41,7 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds that count")
-	flag.IntVar(&o.messages, "messages", 150_000, "messages a run")
+	flag.IntVar(&o.messages, "messages", 300_000, "messages a run")
 	flag.IntVar(&o.textbook, "textbook", 3000, "messages of a run with a transaction per message")
 	flag.StringVar(&o.only, "only", "", "variants to run besides COPY: a regular expression")
 	flag.StringVar(&o.skip, "skip", "", "variants to leave out: a regular expression")
