@@ -188,6 +188,9 @@ func (l *lane[T]) sort(b batch) todo {
 			next = next[1:]
 			return
 		}
+		if it.Outcome == Skipped {
+			return
+		}
 		t.items, t.at = append(t.items, it), append(t.at, i)
 	})
 	return t

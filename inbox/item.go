@@ -16,6 +16,9 @@ type Item struct {
 	Err error
 	// Class goes with Err.
 	Class DeadClass
+	// Skip settles the item as skipped, without asking or telling any memory: it
+	// is not meant to have an effect. Decode sets it; Err comes first.
+	Skip bool
 
 	hash     uint64 // its share of the accounts' checksums
 	sqlstate string
@@ -26,7 +29,12 @@ type Item struct {
 
 // identified says whether the item has an ID, in a consumer that knows messages
 // by IDs. One of zeros is an ID like any other; what has none has an Err.
-func (it *Item) identified() bool { return it.Err == nil || !it.ID.IsZero() }
+func (it *Item) identified() bool {
+	if it.Err == nil {
+		return !it.Skip
+	}
+	return !it.ID.IsZero()
+}
 
 // bury settles the item without effect. A passing verdict is forgotten when the
 // batch is tried again.
@@ -40,7 +48,10 @@ func (it *Item) reset() {
 		it.Err, it.Class, it.passing = nil, "", false
 	}
 	it.Outcome, it.verdict = Applied, Fresh
-	if it.Err != nil {
+	switch {
+	case it.Err != nil:
 		it.Outcome = Dead
+	case it.Skip:
+		it.Outcome = Skipped
 	}
 }

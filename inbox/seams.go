@@ -403,7 +403,7 @@ type Effect[T any] interface {
 	// Decode looks at messages once, before any transaction and perhaps on
 	// another goroutine than Apply; two calls for other items may run side by
 	// side, and so does what finds IDs. It fills ID,
-	// Digest, Load or Err of each item. IDs by the consumer's rule are set already
+	// Digest, Load, Skip or Err of each item. IDs by the consumer's rule are set already
 	// unless the effect brings its own. A Load of an earlier message may be found
 	// in the item, and used again: the two are never in use together.
 	Decode(items []Item)

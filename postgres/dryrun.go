@@ -44,6 +44,9 @@ func (t *Table) try(ctx context.Context, tx pgx.Tx, seen map[semel.ID]bool, it *
 	case it.Err != nil:
 		it.Outcome = inbox.Dead
 		return nil
+	case it.Skip:
+		it.Outcome = inbox.Skipped
+		return nil
 	case !it.ID.IsZero() && seen[it.ID]:
 		it.Outcome = inbox.DuplicateID
 		return nil

@@ -79,6 +79,8 @@ type TableConfig struct {
 	// SeveralTopics makes the topic a part of the ID.
 	SeveralTopics bool
 	KeyFormat     sink.KeyFormat
+	// Open are the steps from messages as sent to what expressions select of.
+	Open []sink.Opener
 
 	OnExists    ExistsPolicy
 	OnCollision inbox.CollisionPolicy // where the target is the memory
@@ -249,6 +251,10 @@ func (t *Table) decode(p *tablePlan, it *inbox.Item, s *tableScratch) (unknown i
 	}
 	r.reset(p)
 	err := p.mapping.Decode(&it.Message, &s.row)
+	if err == nil && s.row.Skip != "" {
+		it.Skip, it.Err, it.Class = true, nil, "" // it needs no ID
+		return 0
+	}
 	if err == nil {
 		err = t.fill(p, it, r, s)
 	}
@@ -425,7 +431,10 @@ func (t *Table) rows(p *tablePlan, items []*inbox.Item) ([]*tableRow, error) {
 		if !ok || r.plan != p {
 			var s tableScratch
 			t.decode(p, it, &s)
-			if it.Err != nil {
+			if it.Skip {
+				it.Outcome = inbox.Skipped
+			}
+			if it.Err != nil || it.Skip {
 				continue
 			}
 			r = it.Load.(*tableRow)

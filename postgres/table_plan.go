@@ -315,7 +315,7 @@ func (b *tablePlanner) pickMemory() {
 }
 
 func (b *tablePlanner) makeMapping() {
-	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, TopicInID: b.cfg.SeveralTopics}
+	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, Open: b.cfg.Open, TopicInID: b.cfg.SeveralTopics}
 	for _, c := range b.columns {
 		cfg.Columns = append(cfg.Columns, sink.Column{Name: c.name, From: c.from})
 	}

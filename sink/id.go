@@ -25,10 +25,11 @@ import (
 // apart from all that have a value.
 func (m *Mapping) ID(msg *semel.Message, row *Row) (semel.ID, error) {
 	if row.Tombstone {
-		if msg.Key == nil {
+		key := row.key(msg)
+		if key == nil {
 			return semel.ID{}, missingID("key", "neither key nor value")
 		}
-		return semel.IDOf([]byte("tombstone"), []byte(msg.Topic), msg.Key), nil
+		return semel.IDOf([]byte("tombstone"), []byte(msg.Topic), key), nil
 	}
 	if err := m.Identified(row); err != nil {
 		return semel.ID{}, err
@@ -42,6 +43,14 @@ func (m *Mapping) ID(msg *semel.Message, row *Row) (semel.ID, error) {
 		parts = append(parts, idText(row.all[slot]))
 	}
 	return semel.IDOf(parts...), nil
+}
+
+// key is the message's, as the mapping's steps left it.
+func (row *Row) key(msg *semel.Message) []byte {
+	if row.opened != nil {
+		return row.opened.Key
+	}
+	return msg.Key
 }
 
 // Identified says whether a row that is no tombstone has all fields of the ID;
@@ -73,7 +82,7 @@ func (m *Mapping) Identified(row *Row) error {
 // them; for a tombstone the key. For people: two IDs may look alike.
 func (m *Mapping) Sent(msg *semel.Message, row *Row) string {
 	if row.Tombstone {
-		return string(bytes.ToValidUTF8(msg.Key, []byte("\uFFFD")))
+		return string(bytes.ToValidUTF8(row.key(msg), []byte("\uFFFD")))
 	}
 	var b strings.Builder
 	for i, slot := range m.id {

@@ -47,6 +47,10 @@ type MappingConfig struct {
 	// TopicInID makes the topic a part of such IDs. Set it where a consumer
 	// reads several topics: equal numbers of two topics are two messages.
 	TopicInID bool
+	// Open are the steps from a message as sent to what is read here: value, if
+	// there is one, as a JSON text, and the key as KeyFormat says. None: the
+	// message is JSON already.
+	Open []Opener
 	// KeyColumns are the target's key. A message without a value has no fields:
 	// its key columns come from the message's key. Each must be one of Columns;
 	// none if tombstones don't matter.
@@ -61,6 +65,7 @@ type Mapping struct {
 	idPaths   []Path
 	topicInID bool
 	keyFormat KeyFormat
+	openers   []Opener
 
 	slots    int
 	value    *tree // nil if no field of the value is taken
@@ -84,7 +89,7 @@ type plainSource struct {
 func NewMapping(cfg MappingConfig) (*Mapping, error) {
 	m := &Mapping{
 		columns: cfg.Columns, idPaths: cfg.ID, topicInID: cfg.TopicInID,
-		keyFormat: cfg.KeyFormat, value: newTree("value"),
+		keyFormat: cfg.KeyFormat, openers: cfg.Open, value: newTree("value"),
 	}
 	names := map[string]int{}
 	for i, c := range cfg.Columns {
@@ -184,7 +189,9 @@ func (m *Mapping) ColumnOf(p Path) int {
 	return -1
 }
 
-// Row is what a message says about a row. Its values point into the message.
+// Row is what a message says about a row. Its values point into the message, or
+// into what the mapping's steps made of it: then they are valid until the row is
+// used again.
 type Row struct {
 	// Values has one for each column of the mapping, in order.
 	Values []Value
@@ -193,8 +200,12 @@ type Row struct {
 	// Tombstone: the message has no value, hence no fields; only what comes from
 	// elsewhere is set, and the key columns.
 	Tombstone bool
+	// Skip says why the message is not meant to have an effect, and then nothing
+	// else is set; "": it is.
+	Skip string
 
-	all []Value // Values, and after them the fields of the ID
+	all    []Value // Values, and after them the fields of the ID
+	opened *opened // if the mapping has steps
 }
 
 // NewRows makes rows for a batch, to be filled again and again, in one piece of
@@ -218,10 +229,20 @@ func (m *Mapping) Decode(msg *semel.Message, row *Row) error {
 	}
 	n := len(m.columns)
 	row.Values = row.all[:n:n]
-	row.UnknownFields, row.Tombstone = 0, msg.Value == nil
+	row.UnknownFields, row.Tombstone, row.Skip = 0, false, ""
+	msg, err := m.open(msg, row)
+	if err != nil {
+		return err
+	}
+	if row.opened != nil {
+		if row.Skip = row.opened.Skip; row.Skip != "" {
+			return nil
+		}
+	}
+	row.Tombstone = msg.Value == nil
 
 	s := m.scanners.Get().(*scanners)
-	err := m.decode(msg, row, s)
+	err = m.decode(msg, row, s)
 	m.scanners.Put(s)
 	return err
 }

@@ -1,0 +1,82 @@
+package sink
+
+import "github.com/semelhq/semel"
+
+// Opener is a step between a message as it was sent and what a mapping reads of
+// it. A format (Avro, Protobuf) makes JSON text of bytes; an envelope (Debezium,
+// CloudEvents) picks from that text what is meant by value and key. A mapping
+// takes its steps one after the other, the format first.
+//
+// An Opener may be used from several goroutines.
+type Opener interface {
+	// Open rewrites o, which holds what the step before has made of m: at first
+	// m's own value and key. It changes neither m nor bytes that it was given.
+	//
+	// What is wrong with the message is a *DecodeError. Any other error says
+	// nothing about the message, and is handed on as it is.
+	Open(m *semel.Message, o *Opened) error
+}
+
+// Opened is what steps have made of one message.
+type Opened struct {
+	// Value is a JSON text; nil: the message has no value, and means a deletion.
+	Value []byte
+	// Key is what KeyFormat reads; nil: the message has no key.
+	Key []byte
+	// Envelope is the JSON object around the value, read as envelope; nil: there
+	// is none.
+	Envelope []byte
+	// Skip says why the message is not meant to have an effect; "": it is.
+	Skip string
+
+	buffers [][]byte
+	used    int
+}
+
+// Append gives write an empty buffer to append to, and hands on what it made of
+// it. The memory is used again for the next message, hence valid for this one
+// alone; steps don't share it.
+func (o *Opened) Append(write func(dst []byte) ([]byte, error)) ([]byte, error) {
+	if o.used == len(o.buffers) {
+		o.buffers = append(o.buffers, nil)
+	}
+	i := o.used
+	o.used++
+	dst := o.buffers[i]
+	if dst == nil {
+		dst = make([]byte, 0, 512) // nil would be a tombstone
+	}
+	out, err := write(dst[:0])
+	o.buffers[i] = out
+	return out, err
+}
+
+// open takes the steps; without any it costs nothing.
+func (m *Mapping) open(msg *semel.Message, row *Row) (*semel.Message, error) {
+	if len(m.openers) == 0 {
+		row.opened = nil
+		return msg, nil
+	}
+	if row.opened == nil {
+		row.opened = new(opened)
+	}
+	o := row.opened
+	o.Opened = Opened{Value: msg.Value, Key: msg.Key, buffers: o.buffers}
+	for _, step := range m.openers {
+		if err := step.Open(msg, &o.Opened); err != nil {
+			return nil, err
+		}
+		if o.Skip != "" {
+			break
+		}
+	}
+	o.msg = *msg
+	o.msg.Value, o.msg.Key = o.Value, o.Key
+	return &o.msg, nil
+}
+
+// opened is a row's own: its values point into it.
+type opened struct {
+	Opened
+	msg semel.Message
+}
