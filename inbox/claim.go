@@ -226,8 +226,7 @@ func (l *lane[T]) introduce(ctx context.Context, topic string, mine ...*part) er
 }
 
 func (l *lane[T]) ack(p semel.Partition, id semel.TopicID, first, next int64) Ack {
-	n := note{database: l.reg.Database, consumer: l.cfg.Consumer, topicID: id, first: first}
-	return Ack{Mark: Mark{p, next}, Note: n.String()}
+	return SignedAck(l.reg.Database, l.cfg.Consumer, Row{Claim: Claim{Partition: p, TopicID: id}, Start: first, Next: next})
 }
 
 // claimAll claims the partitions and answers where to read on. An error of the
@@ -253,6 +252,15 @@ func (l *lane[T]) claimAll(ctx context.Context, byTopic map[string][]Witness, to
 			continue
 		case err != nil:
 			return nil, err
+		}
+		if wasReset(row, w) {
+			// Here and not by whoever gave the order: only members may commit in a
+			// group that has some.
+			if err := l.cfg.Source.Sign(ctx, []Ack{l.ack(p.Partition, row.TopicID, row.Start, row.Next)}); err != nil {
+				unproved = &brokerError{err}
+				continue
+			}
+			w.Acked = row.Next
 		}
 		l.claimed(p, row, w)
 		marks = append(marks, Mark{p.Partition, row.Next})

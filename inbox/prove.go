@@ -262,16 +262,20 @@ func (j judge) cut(r Row, at int64) (Row, []Event, error) {
 			Hint: "--accept-change reads again from the cut; what is there twice takes effect twice",
 		}
 	}
-	kept := r.Epochs[:0:0]
-	for _, e := range r.Epochs {
-		if e.First < at {
-			kept = append(kept, e)
-		}
-	}
 	// Start stays: it is the first position ever claimed, which acks are signed
 	// with. What was cut away stays counted, so the offsets are taken off the holes.
 	r.Accounts.Holes -= r.Next - at
 	r.Next = at
-	r.Epochs = kept
+	r.Epochs = epochsBelow(r.Epochs, at)
 	return r, []Event{ev, border(r)}, nil
+}
+
+func epochsBelow(es []Epoch, at int64) []Epoch {
+	kept := es[:0:0]
+	for _, e := range es {
+		if e.First < at {
+			kept = append(kept, e)
+		}
+	}
+	return kept
 }

@@ -177,7 +177,7 @@ type Claim struct {
 type Row struct {
 	Claim
 	Start         int64 // where the accounts began
-	Adopted       int64 // the group's offset that was there before us; -1 none
+	Adopted       int64 // the group's offset that was there before us, or at a reset; -1 none
 	Next          int64 // the watermark: everything below is settled
 	Owner         *Owner
 	UncleanClaims int

@@ -178,6 +178,31 @@ func (a *Admin) Offsets(ctx context.Context, group string) ([]Offset, error) {
 	return os, nil
 }
 
+// ErrGroupInUse is answered when a group has members: only they may commit in it.
+var ErrGroupInUse = errors.New("the group has members")
+
+// Commit sets offsets of a group without members, with their notes.
+func (a *Admin) Commit(ctx context.Context, group string, acks []inbox.Ack) error {
+	os := make(kadm.Offsets)
+	for _, k := range acks {
+		os.Add(kadm.Offset{Topic: k.Topic, Partition: k.Partition.Number, At: k.Next, LeaderEpoch: -1, Metadata: k.Note})
+	}
+	_, err := coordinated(ctx, func() (kadm.OffsetResponses, error) {
+		r, err := a.adm.CommitOffsets(ctx, group, os)
+		if err == nil {
+			err = r.Error()
+		}
+		return r, err
+	})
+	if errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.RebalanceInProgress) {
+		return ErrGroupInUse
+	}
+	if err != nil {
+		return fmt.Errorf("commit in group %s: %w", group, err)
+	}
+	return nil
+}
+
 // Log is how far a partition reaches.
 type Log struct {
 	semel.Partition

@@ -204,9 +204,10 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 
 // statements are the texts that run often, rendered once.
 type statements struct {
-	settings, state, event             string
+	settings, state, event, scope      string
 	rowsOfTopic, rowsOf, allRows       string
 	rowsAt, rowsFar, lockRows, lockRow string
+	lockAll                            string
 	settleRow, settleFar               string
 	insertRow, claimRow, release       string
 	endBlocker                         string
@@ -279,6 +280,7 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 		// snapshot keeps. What lies there is compared like anything else.
 		rowsAt:  read + "WHERE w.ctid = ANY($2::text[]::tid[]) AND w.consumer = $1" + order + " FOR UPDATE OF w",
 		lockRow: read + key("w.") + " FOR UPDATE OF w",
+		lockAll: read + "WHERE w.consumer = $1" + order + " FOR UPDATE OF w",
 		insertRow: "INSERT INTO semel.watermark (consumer, topic, partition, " + strings.Join(writtenColumns, ", ") +
 			") VALUES ($1, $2, $3, " + strings.Join(values, ", ") + ") RETURNING updated_at",
 		claimRow: "UPDATE semel.watermark SET updated_at = clock_timestamp(), " + strings.Join(sets, ", ") + key("") +
@@ -305,10 +307,11 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 		event: "INSERT INTO semel.event (consumer, topic, partition, kind, detail)" +
 			" VALUES ($1, nullif($2::text, ''), CASE WHEN $2::text <> '' THEN $3::integer END, $4, $5::text::jsonb)",
 		state: "SELECT desired_state = 'paused', reason FROM semel.consumer WHERE name = $1",
+		scope: "SELECT scope FROM semel.consumer WHERE name = $1",
 	}
 	for _, s := range []*string{
-		&st.rowsOfTopic, &st.rowsOf, &st.allRows, &st.rowsAt, &st.lockRows, &st.lockRow, &st.insertRow,
-		&st.claimRow, &st.settleRow, &st.endBlocker, &st.release, &st.event, &st.state,
+		&st.rowsOfTopic, &st.rowsOf, &st.allRows, &st.rowsAt, &st.lockRows, &st.lockRow, &st.lockAll, &st.insertRow,
+		&st.claimRow, &st.settleRow, &st.endBlocker, &st.release, &st.event, &st.state, &st.scope,
 	} {
 		*s = n.sql(*s)
 	}
@@ -561,9 +564,13 @@ func (s *InboxStore) register(ctx context.Context, tx pgx.Tx, c inbox.Record) (r
 			return reg, err
 		}
 	}
-	s.scope = reg.Scope
-	s.copyInbox = s.inboxSQL("COPY semel.INBOX (at, id, digest, how) FROM STDIN BINARY")
+	s.inScope(reg.Scope)
 	return reg, nil
+}
+
+func (s *InboxStore) inScope(scope int32) {
+	s.scope = scope
+	s.copyInbox = s.inboxSQL("COPY semel.INBOX (at, id, digest, how) FROM STDIN BINARY")
 }
 
 // inboxSQL renders a statement about the consumer's inbox table.
@@ -657,9 +664,16 @@ func (s *InboxStore) Claim(ctx context.Context, p semel.Partition, owner inbox.O
 
 func (s *InboxStore) claim(ctx context.Context, p semel.Partition, owner inbox.Owner, decide func(inbox.Row) (inbox.Row, []inbox.Event, error), ended []inbox.Event) (row inbox.Row, err error) {
 	var found []placed
+	scope := s.scope
 	lock := func(b *pgx.Batch) {
 		b.Queue(s.sql.lockRow, s.consumer.Name, p.Topic, p.Number).Query(func(rows pgx.Rows) (err error) {
 			found, err = pgx.CollectRows(rows, scanPlaced)
+			return err
+		})
+		// A reset that forgets IDs gives the consumer another scope and every row
+		// another token: who has claimed since knows it.
+		b.Queue(s.sql.scope, s.consumer.Name).Query(func(rows pgx.Rows) error {
+			_, err := pgx.ForEachRow(rows, []any{&scope}, func() error { return nil })
 			return err
 		})
 	}
@@ -685,6 +699,9 @@ func (s *InboxStore) claim(ctx context.Context, p semel.Partition, owner inbox.O
 		return inbox.Row{}, err
 	}
 	s.places[p] = place
+	if scope != s.scope {
+		s.inScope(scope)
+	}
 	return row, nil
 }
 

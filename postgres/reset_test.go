@@ -1,0 +1,64 @@
+package postgres_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/postgres"
+)
+
+func moveTo(next int64) func([]inbox.Row) ([]inbox.Row, []inbox.Event, error) {
+	return func(rows []inbox.Row) ([]inbox.Row, []inbox.Event, error) {
+		for i := range rows {
+			rows[i].Next, rows[i].Accounts.Holes = next, next-rows[i].Start
+		}
+		return rows, nil, nil
+	}
+}
+
+func TestResetFencesWhoClaimedBefore(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	// to where it stands: only the token tells
+	_, err := newStore(t, url, postgres.InboxConfig{}).Reset(t.Context(), "billing", false, moveTo(row.Next))
+	must(t, err)
+	_, err = s.Begin(t.Context(), []inbox.Span{span(row, 1)})
+	var fenced *inbox.FencedError
+	if !errors.As(err, &fenced) {
+		t.Errorf("a batch under the claim before the reset: %v", err)
+	}
+}
+
+func TestResetForgetsIDsForWhoClaimsAgain(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	id := semel.IDOf([]byte("m-1"))
+	admit := func(want inbox.Verdict) {
+		t.Helper()
+		tx := begin(t, s, span(row, 1))
+		got, err := tx.Admit(t.Context(), []inbox.Admission{{ID: id}})
+		must(t, err)
+		if got[0] != want {
+			t.Errorf("verdict %v, want %v", got[0], want)
+		}
+		must(t, tx.Commit(t.Context(), []inbox.Settled{{Span: span(row, 1)}}))
+	}
+	admit(inbox.Fresh)
+	row = claim(t, s, row.Partition)
+	admit(inbox.Duplicate)
+
+	_, err := newStore(t, url, postgres.InboxConfig{}).Reset(t.Context(), "billing", true, moveTo(0))
+	must(t, err)
+	row = claim(t, s, row.Partition)
+	admit(inbox.Fresh)
+	if n := ask[int](t, connect(t, url), `SELECT count(*) FROM semel.inbox WHERE consumer = 'billing'`); n != 1 {
+		t.Errorf("%d IDs in the new inbox", n)
+	}
+	if n := ask[int](t, connect(t, url), `SELECT count(*) FROM semel.generation`); n != 1 {
+		t.Errorf("%d inbox tables: the old one stayed", n)
+	}
+}
