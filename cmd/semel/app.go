@@ -151,7 +151,7 @@ func (a *app) commands() []*cobra.Command {
 	return append([]*cobra.Command{
 		a.runCommand(), a.checkCommand(),
 		a.statusCommand(), a.auditCommand(), a.explainCommand(),
-		a.pauseCommand(), a.resumeCommand(), a.deadCommand(), a.migrateCommand(),
+		a.pauseCommand(), a.resumeCommand(), a.resetCommand(), a.deadCommand(), a.migrateCommand(),
 		a.demoCommand(), a.demoWorkerCommand(), a.devCommand(), a.sendCommand(),
 		a.versionCommand(), a.completionCommand(),
 	}, laterCommands()...)

@@ -150,9 +150,10 @@ func (p *parts) acked(ctx context.Context, group string) (map[semel.Partition]in
 }
 
 // ack holds the broker's committed offset against the row: it follows the
-// watermark and never passes it.
+// watermark and never passes it, unless it is still the one that was there before
+// the row was.
 func (a *Audited) ack(acked map[semel.Partition]int64, w inbox.Row) {
-	if at, ok := acked[w.Partition]; ok && at > w.Next {
+	if at, ok := acked[w.Partition]; ok && at > w.Next && at != w.Adopted {
 		a.wrong("the group has committed %d, above the watermark %d: the database went back and no consumer has noticed yet, or somebody else commits in this group", at, w.Next)
 	}
 }
@@ -214,8 +215,13 @@ func (t topicLog) compare(a *Audited, w inbox.Row) bool {
 
 // unread says what a deep audit can't read again.
 func (t topicLog) unread(a *Audited, g *reading) {
-	if from := g.borders[0].at; from > a.Start {
-		a.unknown("offsets %d to %d can't be read again: the log begins at %d", a.Start, from-1, t.logs[g.row.Partition].Start)
+	from, begins := g.borders[0].at, t.logs[g.row.Partition].Start
+	switch {
+	case from <= a.Start:
+	case g.anew:
+		a.unknown("offsets %d to %d are not compared: the accounts begin anew at %d, after a reset or a cut", a.Start, from-1, from)
+	default:
+		a.unknown("offsets %d to %d can't be read again: the log begins at %d", a.Start, from-1, begins)
 	}
 	if t.compacted {
 		a.unknown("the topic is compacted: messages that were settled may be gone from it")
@@ -236,11 +242,11 @@ type known struct {
 }
 
 // borders are the places of each partition at which a claim noted the accounts,
-// in order. What lies before a cut or a changed topic is of another log.
+// in order. What lies before a cut, a changed topic or a reset is of other accounts.
 func (p *parts) borders(ctx context.Context, consumer string) (map[semel.Partition]known, error) {
 	events, err := p.memory.Events(ctx, postgres.EventFilter{
 		Consumer: consumer, Limit: 10_000,
-		Kinds: []string{inbox.EventClaim, inbox.EventCut, inbox.EventTopicChanged},
+		Kinds: []string{inbox.EventClaim, inbox.EventCut, inbox.EventTopicChanged, inbox.EventReset},
 	})
 	if err != nil {
 		return nil, err
@@ -274,6 +280,7 @@ type reading struct {
 	borders   []border // at least two, ascending; the last is the row
 	tallies   []inbox.Tally
 	compacted bool
+	anew      bool // the accounts begin anew at the first border
 	done      bool
 }
 
@@ -283,7 +290,7 @@ func readable(w inbox.Row, k known, logStart int64) *reading {
 	if !k.cut && (len(all) == 0 || all[0].at > w.Start) {
 		all = append([]border{{at: w.Start}}, all...)
 	}
-	g := &reading{row: w}
+	g := &reading{row: w, anew: k.cut && len(k.borders) > 0 && k.borders[0].at >= logStart}
 	for _, b := range all {
 		if b.at >= logStart && b.at < w.Next {
 			g.borders = append(g.borders, b)
