@@ -213,7 +213,9 @@ func (s *InboxStore) Admit(ctx context.Context, tx pgx.Tx, consumer string, id s
 }
 
 // AdmitBatch does the same for many IDs, in one round trip, and answers the
-// fresh ones in the order given. An ID that is given twice is fresh once.
+// fresh ones in the order given. An ID that is given twice is fresh once. IDs that
+// another transaction holds are waited for, in one order, so that two batches with
+// the same IDs never wait in a circle.
 func (s *InboxStore) AdmitBatch(ctx context.Context, tx pgx.Tx, consumer string, ids []semel.ID) (fresh []semel.ID, err error) {
 	args := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {
@@ -240,11 +242,35 @@ func (s *InboxStore) AdmitBatch(ctx context.Context, tx pgx.Tx, consumer string,
 	return fresh, nil
 }
 
+// Remember records IDs as applied whose effects were made before Semel came, or
+// without it: a repeat of their messages is a duplicate from then on, for the
+// window. It says how many were new. Some 10,000 at a time is a good size.
+func (s *InboxStore) Remember(ctx context.Context, tx pgx.Tx, consumer string, ids []semel.ID) (added int64, err error) {
+	args := make([]pgtype.UUID, len(ids))
+	for i, id := range ids {
+		args[i] = pgtype.UUID{Bytes: id, Valid: true}
+	}
+	err = tx.QueryRow(ctx, s.schema.sql(`SELECT semel.remember($1::text, $2::uuid[])`), consumer, args).Scan(&added)
+	return added, admitError(consumer, err)
+}
+
+// ForgetOlder removes the consumer's IDs that are older than keep, counted back
+// from where it last moved, in small transactions of its own: the daily chore of
+// a consumer that calls Admit and has no [inbox.Inbox] to do it. Keep must cover
+// the topic's retention, or a replay of what the topic holds takes effect again.
+func (s *InboxStore) ForgetOlder(ctx context.Context, consumer string, keep time.Duration) error {
+	_, err := s.pool.Exec(ctx, s.schema.sql(`CALL semel.forget($1::text, make_interval(secs => $2::float8))`), consumer, keep.Seconds())
+	if err != nil {
+		err = fmt.Errorf("forget old message IDs of %s: %w", consumer, err)
+	}
+	return err
+}
+
 func admitError(consumer string, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("admit to the inbox of %s: %w", consumer, err)
+	err = fmt.Errorf("the inbox of %s: %w", consumer, err)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "SM001" {
 		return &IsolationError{Err: err}

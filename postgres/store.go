@@ -60,7 +60,7 @@ type InboxConfig struct {
 
 // InboxStore is one lane's memory: it holds one connection of the pool as long
 // as that is healthy, and throws it away when it isn't. One goroutine at a time,
-// except for Admit and AdmitBatch.
+// except for what takes a consumer (Admit, AdmitBatch, Remember, ForgetOlder).
 type InboxStore struct {
 	pool   *pgxpool.Pool
 	cfg    InboxConfig

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/semelhq/semel"
 )
@@ -27,20 +28,26 @@ type Config struct {
 
 // InboxStore admits message IDs. It holds nothing and is safe for use by many
 // goroutines.
-type InboxStore struct{ admit, batch string }
+type InboxStore struct{ admit, batch, remember, forget string }
 
 // NewInboxStore makes one.
 func NewInboxStore(cfg Config) *InboxStore {
-	schema := cfg.Schema
-	if schema == "" {
-		schema = "semel"
-	}
-	schema = `"` + strings.ReplaceAll(schema, `"`, `""`) + `"`
+	schema := quoted(cfg.Schema)
 	return &InboxStore{
 		// IDs go as text, which every driver can send.
 		admit: `SELECT ` + schema + `.admit(CAST($1 AS text), CAST(CAST($2 AS text) AS uuid))`,
 		batch: `SELECT CAST(u AS text) FROM ` + schema + `.admit_batch(CAST($1 AS text), CAST(string_to_array(CAST($2 AS text), ',') AS uuid[])) u`,
+
+		remember: `SELECT ` + schema + `.remember(CAST($1 AS text), CAST(string_to_array(CAST($2 AS text), ',') AS uuid[]))`,
+		forget:   `CALL ` + schema + `.forget(CAST($1 AS text), make_interval(secs => CAST($2 AS float8)))`,
 	}
+}
+
+func quoted(schema string) string {
+	if schema == "" {
+		schema = "semel"
+	}
+	return `"` + strings.ReplaceAll(schema, `"`, `""`) + `"`
 }
 
 // IsolationError says that the inbox was asked under another level than READ
@@ -61,12 +68,11 @@ func (s *InboxStore) Admit(ctx context.Context, tx *sql.Tx, consumer string, id 
 }
 
 // AdmitBatch does the same for many IDs, in one round trip, and answers the
-// fresh ones in the order given. An ID that is given twice is fresh once.
+// fresh ones in the order given. An ID that is given twice is fresh once. IDs that
+// another transaction holds are waited for, in one order, so that two batches with
+// the same IDs never wait in a circle.
 func (s *InboxStore) AdmitBatch(ctx context.Context, tx *sql.Tx, consumer string, ids []semel.ID) (fresh []semel.ID, err error) {
-	texts := make([]string, len(ids))
-	for i, id := range ids {
-		texts[i] = id.String()
-	}
+	texts := textsOf(ids)
 	rows, err := tx.QueryContext(ctx, s.batch, consumer, strings.Join(texts, ","))
 	if err != nil {
 		return nil, admitError(consumer, err)
@@ -92,13 +98,41 @@ func (s *InboxStore) AdmitBatch(ctx context.Context, tx *sql.Tx, consumer string
 	return fresh, nil
 }
 
+// Remember records IDs as applied whose effects were made before Semel came, or
+// without it: a repeat of their messages is a duplicate from then on, for the
+// window. It says how many were new. Some 10,000 at a time is a good size.
+func (s *InboxStore) Remember(ctx context.Context, tx *sql.Tx, consumer string, ids []semel.ID) (added int64, err error) {
+	err = tx.QueryRowContext(ctx, s.remember, consumer, strings.Join(textsOf(ids), ",")).Scan(&added)
+	return added, admitError(consumer, err)
+}
+
+// ForgetOlder removes the consumer's IDs that are older than keep, counted back
+// from where it last moved, in small transactions of its own: the daily chore of
+// a consumer that calls Admit. Keep must cover the topic's retention, or a replay
+// of what the topic holds takes effect again.
+func (s *InboxStore) ForgetOlder(ctx context.Context, db *sql.DB, consumer string, keep time.Duration) error {
+	_, err := db.ExecContext(ctx, s.forget, consumer, keep.Seconds())
+	if err != nil {
+		err = fmt.Errorf("forget old message IDs of %s: %w", consumer, err)
+	}
+	return err
+}
+
+func textsOf(ids []semel.ID) []string {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = id.String()
+	}
+	return texts
+}
+
 // admitError knows the inbox's own SQLSTATE from any driver whose errors tell
 // theirs, as those of pgx and lib/pq do.
 func admitError(consumer string, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("admit to the inbox of %s: %w", consumer, err)
+	err = fmt.Errorf("the inbox of %s: %w", consumer, err)
 	var coded interface{ SQLState() string }
 	if errors.As(err, &coded) && coded.SQLState() == "SM001" {
 		return &IsolationError{Err: err}

@@ -4,11 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/internal/testenv"
@@ -98,5 +102,80 @@ func TestOtherIsolationLevelsAreRefused(t *testing.T) {
 		if !errors.As(err, &isolation) {
 			t.Errorf("%s: %v", level, err)
 		}
+	}
+}
+
+func TestBatchesRefuseOtherIsolationLevelsByName(t *testing.T) {
+	t.Parallel()
+	db, inbox := open(t)
+	for level, name := range map[sql.IsolationLevel]string{sql.LevelRepeatableRead: "repeatable read", sql.LevelSerializable: "serializable"} {
+		_, batch := inbox.AdmitBatch(t.Context(), begin(t, db, level), "a", []semel.ID{{1}})
+		_, remember := inbox.Remember(t.Context(), begin(t, db, level), "a", []semel.ID{{1}})
+		for _, err := range []error{batch, remember} {
+			var isolation *sqldb.IsolationError
+			if !errors.As(err, &isolation) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s: %v", level, err)
+			}
+		}
+	}
+}
+
+func TestBatchesOfTheSameIDsAreFreshOnce(t *testing.T) {
+	t.Parallel()
+	db, inbox := open(t)
+	const n = 200
+	fresh := make([]int, 4)
+	var g errgroup.Group
+	for i := range fresh {
+		g.Go(func() error {
+			batch := make([]semel.ID, n)
+			for k, at := range rand.Perm(n) {
+				batch[k] = semel.ID{byte(at)}
+			}
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback()
+			got, err := inbox.AdmitBatch(t.Context(), tx, "a", batch)
+			if err != nil {
+				return err
+			}
+			fresh[i] = len(got)
+			return tx.Commit()
+		})
+	}
+	must(t, g.Wait())
+	if fresh[0]+fresh[1]+fresh[2]+fresh[3] != n {
+		t.Errorf("fresh: %v of %d", fresh, n)
+	}
+}
+
+func TestRememberedUntilForgotten(t *testing.T) {
+	t.Parallel()
+	db, inbox := open(t)
+	tx := begin(t, db, sql.LevelDefault)
+	added, err := inbox.Remember(t.Context(), tx, "a", []semel.ID{{1}, {2}, {1}})
+	must(t, err)
+	must(t, tx.Commit())
+	admit := func() (fresh bool) {
+		tx := begin(t, db, sql.LevelDefault)
+		defer tx.Rollback()
+		fresh, err := inbox.Admit(t.Context(), tx, "a", semel.ID{1})
+		must(t, err)
+		return fresh
+	}
+	if added != 2 || admit() {
+		t.Errorf("%d added", added)
+	}
+	_, err = db.ExecContext(t.Context(), `UPDATE "my ""memory""".inbox_all SET at = now() - interval '2 hours' WHERE id = $1`, semel.ID{1}.String())
+	must(t, err)
+	must(t, inbox.ForgetOlder(t.Context(), db, "a", 3*time.Hour))
+	if admit() {
+		t.Error("forgotten too early")
+	}
+	must(t, inbox.ForgetOlder(t.Context(), db, "a", time.Hour))
+	if !admit() {
+		t.Error("not forgotten")
 	}
 }
