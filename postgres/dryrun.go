@@ -39,16 +39,26 @@ func (t *Table) Try(ctx context.Context, conn *pgx.Conn, schema, consumer string
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-func (t *Table) try(ctx context.Context, tx pgx.Tx, seen map[semel.ID]bool, it *inbox.Item) error {
-	switch {
-	case it.Err != nil:
-		it.Outcome = inbox.Dead
-		return nil
-	case it.Skip:
+// try takes one item in a savepoint of its own. seen are the IDs that are known, with
+// their digests; nil: none are kept.
+func (t *Table) try(ctx context.Context, tx pgx.Tx, seen map[semel.ID]inbox.Digest, it *inbox.Item) error {
+	if it.Skip {
 		it.Outcome = inbox.Skipped
 		return nil
-	case !it.ID.IsZero() && seen[it.ID]:
+	}
+	if digest, known := seen[it.ID]; known && !it.ID.IsZero() {
 		it.Outcome = inbox.DuplicateID
+		var none inbox.Digest
+		if t.cfg.OnCollision != inbox.CollisionDuplicate && digest != none && it.Digest != none && digest != it.Digest {
+			it.Outcome, it.Class, it.Err = inbox.Dead, inbox.DeadCollision, errOtherContent
+		}
+		return nil
+	}
+	if seen != nil && !it.ID.IsZero() {
+		seen[it.ID] = it.Digest // also of what will be dead
+	}
+	if it.Err != nil {
+		it.Outcome = inbox.Dead
 		return nil
 	}
 	part, err := tx.Begin(ctx)
@@ -60,7 +70,6 @@ func (t *Table) try(ctx context.Context, tx pgx.Tx, seen map[semel.ID]bool, it *
 		_, err = part.Exec(ctx, `SET CONSTRAINTS ALL IMMEDIATE`)
 	}
 	if err == nil {
-		seen[it.ID] = true
 		return part.Commit(ctx)
 	}
 	if err := part.Rollback(ctx); err != nil {
@@ -77,8 +86,8 @@ func (t *Table) try(ctx context.Context, tx pgx.Tx, seen map[semel.ID]bool, it *
 }
 
 // remembered are the items' IDs that the inbox knows; none without an inbox.
-func remembered(ctx context.Context, tx pgx.Tx, n schemaName, consumer string, items []inbox.Item) (map[semel.ID]bool, error) {
-	seen := map[semel.ID]bool{}
+func remembered(ctx context.Context, tx pgx.Tx, n schemaName, consumer string, items []inbox.Item) (map[semel.ID]inbox.Digest, error) {
+	seen := map[semel.ID]inbox.Digest{}
 	state, _, err := SchemaState(ctx, tx, string(n))
 	if err != nil || state == SchemaMissing {
 		return seen, err
@@ -95,7 +104,7 @@ func remembered(ctx context.Context, tx pgx.Tx, n schemaName, consumer string, i
 	}
 	known, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
 	for _, id := range known {
-		seen[id.Bytes] = true
+		seen[id.Bytes] = inbox.Digest{}
 	}
 	return seen, err
 }

@@ -149,7 +149,7 @@ const (
 // commands lists them in the order of the help text.
 func (a *app) commands() []*cobra.Command {
 	return append([]*cobra.Command{
-		a.runCommand(), a.checkCommand(),
+		a.runCommand(), a.checkCommand(), a.testCommand(),
 		a.statusCommand(), a.auditCommand(), a.explainCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.resetCommand(), a.deadCommand(), a.migrateCommand(),
 		a.demoCommand(), a.demoWorkerCommand(), a.devCommand(), a.sendCommand(),

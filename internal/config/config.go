@@ -26,6 +26,7 @@ type File struct {
 	Server        Server
 	ShutdownGrace time.Duration
 	Routes        []Route
+	Tests         []Test
 
 	at map[string]pos
 }
@@ -67,7 +68,6 @@ type Route struct {
 	Consumer    string
 	From        From
 	Guarantee   Guarantee
-	Envelope    Envelope
 	ID          ID
 	OnMissingID OnMissingID
 	OnCollision OnCollision
@@ -120,7 +120,6 @@ func (s Start) String() string {
 // The words below are those of the file.
 type (
 	Guarantee     string
-	Envelope      string
 	OnMissingID   string
 	OnCollision   string
 	OnGap         string
@@ -130,11 +129,6 @@ type (
 	Tombstone     string
 	UnknownFields string
 	Then          string
-)
-
-const (
-	EnvelopeNone     Envelope = "none"
-	EnvelopeDebezium Envelope = "debezium"
 )
 
 const (
@@ -276,6 +270,12 @@ func Parse(name string, data []byte, env func(string) (string, bool), settings .
 		return nil, err
 	}
 	return r.file, nil
+}
+
+// PlaceOf is where a path stands, as file:line.
+func (f *File) PlaceOf(path string) string {
+	e := f.ErrorAt(path, "", "")
+	return fmt.Sprintf("%s:%d", e.File, e.Line)
 }
 
 // ErrorAt is a mistake at a place of the file, for checks that need more than the

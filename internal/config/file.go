@@ -33,7 +33,7 @@ func (r *reader) read(data []byte) {
 		"server":          r.server,
 		"shutdown_grace":  r.duration(&f.ShutdownGrace, time.Second),
 		"routes":          r.routes,
-		"tests":           r.later,
+		"tests":           r.tests,
 	})
 	if r.brokers != "" {
 		f.Kafka.Brokers = r.brokerList(top, "the brokers above the file", r.brokers)
@@ -48,6 +48,7 @@ func (r *reader) read(data []byte) {
 	if seen["routes"] == nil {
 		r.missing(top, "routes", "")
 	}
+	r.testedRoutes()
 }
 
 func (r *reader) missing(n *yaml.Node, field, like string) {
@@ -193,22 +194,21 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 	t := Route{
 		Path:      at,
 		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, SessionTimeout: 10 * time.Second},
-		Guarantee: EffectivelyOnce, Envelope: EnvelopeNone, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
+		Guarantee: EffectivelyOnce, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
 		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore},
 		Batch:       Batch{Messages: 5000, Bytes: 16 << 20, Time: 10 * time.Second},
 		Inbox:       Inbox{Window: 7 * 24 * time.Hour},
 		OnError:     OnError{Then: ThenDeadLetter, Attempts: 1, Initial: time.Second, Max: 5 * time.Minute, InARow: 20, Share: 0.05},
 		DeadLetters: DeadLetters{Keep: 90 * 24 * time.Hour},
 	}
-	var format string
-	keyed := false
+	var format, envelope string
 	seen := r.object(n, at, fields{
 		"name":          r.name(&t.Name),
 		"consumer":      r.name(&t.Consumer),
-		"from":          func(n *yaml.Node, at string) { keyed = r.from(n, at, &t.From) },
+		"from":          func(n *yaml.Node, at string) { r.from(n, at, &t.From) },
 		"guarantee":     choice(r, &t.Guarantee, []Guarantee{EffectivelyOnce, AtLeastOnce}, "at-most-once"),
 		"format":        choice(r, &format, []string{"json"}, "avro", "protobuf", "json-schema", "raw"),
-		"envelope":      choice(r, &t.Envelope, []Envelope{EnvelopeNone, EnvelopeDebezium}, "cloudevents"),
+		"envelope":      choice(r, &envelope, []string{"none"}, "debezium", "cloudevents"),
 		"id":            func(n *yaml.Node, at string) { r.id(n, at, &t.ID) },
 		"on_missing_id": choice(r, &t.OnMissingID, []OnMissingID{MissingIDDeadLetter, MissingIDPosition, MissingIDHalt}),
 		"on_collision":  choice(r, &t.OnCollision, []OnCollision{CollisionDeadLetter, CollisionDuplicate, CollisionHalt}),
@@ -245,10 +245,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 	if t.From.Group == "" {
 		t.From.Group = t.Consumer
 	}
-	if t.Envelope != EnvelopeNone && !keyed {
-		t.From.KeyFormat = sink.KeyJSON
-	}
-	r.checkPaths(at, &t)
+	r.checkKey(at, &t)
 	return t
 }
 
@@ -273,15 +270,14 @@ func (r *reader) checkID(n *yaml.Node, at string, t *Route, seen map[string]*yam
 	}
 }
 
-// checkPaths finds paths into a key that has no fields, and into an envelope that
-// isn't there.
-func (r *reader) checkPaths(at string, t *Route) {
+// checkKey finds paths into a key that has no fields.
+func (r *reader) checkKey(at string, t *Route) {
+	if t.From.KeyFormat == sink.KeyJSON {
+		return
+	}
 	check := func(path string, p sink.Path) {
-		switch {
-		case p.Root == sink.RootKey && len(p.Names) > 0 && t.From.KeyFormat != sink.KeyJSON:
+		if p.Root == sink.RootKey && len(p.Names) > 0 {
 			r.failPath(path, p.String()+" is a field of the key", "from.key_format: json reads the key's fields")
-		case p.Root == sink.RootEnvelope && t.Envelope == EnvelopeNone:
-			r.failPath(path, p.String()+" is a field of an envelope, and there is none", "envelope: debezium")
 		}
 	}
 	for _, c := range t.To.Columns {
@@ -293,8 +289,7 @@ func (r *reader) checkPaths(at string, t *Route) {
 	check(join(at, "to.version"), t.To.Version)
 }
 
-// from says whether the file names the key's format.
-func (r *reader) from(n *yaml.Node, at string, f *From) (keyed bool) {
+func (r *reader) from(n *yaml.Node, at string, f *From) {
 	format := ""
 	seen := r.object(n, at, fields{
 		"topics":          r.names(&f.Topics),
@@ -311,7 +306,6 @@ func (r *reader) from(n *yaml.Node, at string, f *From) (keyed bool) {
 	if seen["topics"] == nil && seen["topics_matching"] == nil && seen["outbox"] == nil {
 		r.missing(target(n), join(at, "topics"), "topics: [orders]")
 	}
-	return seen["key_format"] != nil
 }
 
 func (r *reader) start(n *yaml.Node, at string, s *Start) {
@@ -381,7 +375,7 @@ func (r *reader) path(n *yaml.Node, at string) sink.Path {
 		}
 		hint := ""
 		if first, _, _ := strings.Cut(strings.TrimSpace(s), "."); !e.Computed && variable(first) {
-			if near := nearest.Name(first, []string{"value", "key", "headers", "timestamp", "topic", "partition", "offset", "envelope"}); near != "" && near != first {
+			if near := nearest.Name(first, []string{"value", "key", "headers", "timestamp", "topic", "partition", "offset"}); near != "" && near != first {
 				hint = "did you mean " + near + "?"
 			}
 		}

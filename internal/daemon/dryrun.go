@@ -57,17 +57,7 @@ func (p *parts) try(ctx context.Context, r config.Route, n int) (t Tried, err er
 		return t, err
 	}
 	table.Decode(t.Items)
-	if ids := idRule(r); !ids.ByPosition() {
-		for i := range t.Items {
-			it := &t.Items[i]
-			id, err := ids.Of(&it.Message)
-			switch it.ID = id; {
-			case err == nil, it.Err != nil, r.OnMissingID == config.MissingIDPosition:
-			default:
-				it.Err, it.Class = err, inbox.DeadMissingID
-			}
-		}
-	}
+	identify(r, t.Items)
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return t, err
@@ -75,6 +65,23 @@ func (p *parts) try(ctx context.Context, r config.Route, n int) (t Tried, err er
 	defer conn.Release()
 	t.Rows, err = table.Try(ctx, conn.Conn(), p.file.Database.Schema, r.Consumer, t.Items)
 	return t, err
+}
+
+// identify gives items their IDs, where the table doesn't.
+func identify(r config.Route, items []inbox.Item) {
+	ids := idRule(r)
+	if ids.ByPosition() {
+		return
+	}
+	for i := range items {
+		it := &items[i]
+		id, err := ids.Of(&it.Message)
+		switch it.ID = id; {
+		case err == nil, it.Err != nil, r.OnMissingID == config.MissingIDPosition:
+		default:
+			it.Err, it.Class = err, inbox.DeadMissingID
+		}
+	}
 }
 
 // span is a stretch of a log that waits.

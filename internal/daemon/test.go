@@ -1,0 +1,241 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/internal/sqlname"
+	"github.com/semelhq/semel/postgres"
+)
+
+// Tested is what came of a test.
+type Tested struct {
+	Test  string `json:"test"`
+	At    string `json:"at"` // file and line
+	Route string `json:"route"`
+	OK    bool   `json:"ok"`
+	// Wrong are the differences. Missing are rows that were expected, Extra those that
+	// were not.
+	Wrong   []string `json:"wrong,omitempty"`
+	Missing []string `json:"missing,omitempty"`
+	Extra   []string `json:"extra,omitempty"`
+}
+
+// Test runs the tests of a file, each on an empty copy of its route's table that
+// lives in a transaction which is rolled back. No broker is asked.
+func Test(ctx context.Context, f *config.File, log *slog.Logger) ([]Tested, error) {
+	p, err := prepare(f, log)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if err := p.reachDatabase(ctx); err != nil {
+		return nil, err
+	}
+	var all []Tested
+	for _, t := range f.Tests {
+		r, err := Route(f, t.Route)
+		if err != nil {
+			return nil, err
+		}
+		got := Tested{Test: t.Name, Route: t.Route, At: f.PlaceOf(t.Path)}
+		if err := p.test(ctx, r, t, &got); err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			got.wrong("%v", Plain(err))
+		}
+		got.OK = len(got.Wrong)+len(got.Missing)+len(got.Extra) == 0
+		all = append(all, got)
+	}
+	return all, nil
+}
+
+func (t *Tested) wrong(format string, args ...any) {
+	t.Wrong = append(t.Wrong, fmt.Sprintf(format, args...))
+}
+
+func (p *parts) test(ctx context.Context, r config.Route, t config.Test, got *Tested) error {
+	conn, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	s, err := postgres.NewScratch(ctx, conn.Conn(), postgres.TableName(r.To.Table))
+	if err != nil {
+		return fmt.Errorf("table %s: %w", r.To.Table, err)
+	}
+	defer s.Close()
+	r.To.Table = sqlname.Table(s.Name())
+	table, err := p.tableOn(ctx, s.DB(), r)
+	if err != nil {
+		return err
+	}
+	for i, row := range t.Given {
+		if err := s.Give(ctx, row); err != nil {
+			return fmt.Errorf("given[%d]: %w", i, err)
+		}
+	}
+	items := itemsOf(r, t)
+	table.Decode(items)
+	identify(r, items)
+	if err := s.Apply(ctx, table, memory(r, table) == inbox.MemoryInbox, items); err != nil {
+		return fmt.Errorf("the route would halt: %w", err)
+	}
+	for i, m := range t.Messages {
+		got.compare(i, m, &items[i])
+	}
+	if t.Rows == nil {
+		return nil
+	}
+	return got.rows(ctx, s, t.Rows)
+}
+
+// itemsOf are the messages as the broker would bring them.
+func itemsOf(r config.Route, t config.Test) []inbox.Item {
+	next := map[semel.Partition]int64{}
+	items := make([]inbox.Item, len(t.Messages))
+	for i, m := range t.Messages {
+		topic := m.Topic
+		if topic == "" && len(r.From.Topics) > 0 {
+			topic = r.From.Topics[0]
+		}
+		at := semel.Partition{Topic: topic, Number: int32(m.Partition)}
+		msg := semel.Message{
+			Topic: topic, Partition: at.Number, Offset: next[at], Timestamp: m.Timestamp, Key: m.Key, Value: m.Value,
+		}
+		next[at]++
+		for _, h := range m.Headers {
+			msg.Headers = append(msg.Headers, semel.Header{Name: h[0], Value: []byte(h[1])})
+		}
+		items[i].Message = msg
+	}
+	return items
+}
+
+func (t *Tested) compare(i int, m config.TestMessage, it *inbox.Item) {
+	is, why := it.Outcome.String(), ""
+	if it.Outcome == inbox.Dead {
+		why = fmt.Sprintf(" (%s: %v)", it.Class, it.Err)
+	}
+	switch {
+	case m.Outcome != "" && m.Outcome != is:
+		t.wrong("message %d is %s%s, not %s", i+1, is, why, m.Outcome)
+	case m.Class != "" && m.Class != string(it.Class):
+		t.wrong("message %d is dead for another reason%s, not %s", i+1, why, m.Class)
+	case m.Outcome == "" && it.Outcome == inbox.Dead:
+		t.wrong("message %d is dead%s, and the test doesn't expect it", i+1, why)
+	}
+}
+
+// rows compares what the table holds with what it should, in any order.
+func (t *Tested) rows(ctx context.Context, s *postgres.Scratch, expected []string) error {
+	have, err := s.Rows(ctx)
+	if err != nil {
+		return err
+	}
+	var want []map[string]json.RawMessage
+	for i, row := range expected {
+		shape, err := s.Shape(ctx, row)
+		if err != nil {
+			var mistake *postgres.TableError
+			if errors.As(err, &mistake) && mistake.Hint != "" {
+				return fmt.Errorf("rows[%d]: %w (%s)", i, err, mistake.Hint)
+			}
+			return fmt.Errorf("rows[%d]: %w", i, err)
+		}
+		want = append(want, shape)
+	}
+	pair := pairUp(want, have)
+	taken := map[int]bool{}
+	for i := range want {
+		if pair[i] < 0 {
+			t.Missing = append(t.Missing, line(want[i], nil))
+		}
+		taken[pair[i]] = true
+	}
+	var named []string // columns that some expectation looks at; none: all
+	for _, row := range want {
+		named = append(named, slices.Collect(maps.Keys(row))...)
+	}
+	for j := range have {
+		if !taken[j] {
+			t.Extra = append(t.Extra, line(have[j], named))
+		}
+	}
+	return nil
+}
+
+// pairUp gives each expected row one that is there, -1 if none is left: rows may name
+// few columns, and one that suits two goes to the one that has no other.
+func pairUp(want, have []map[string]json.RawMessage) []int {
+	owner := make([]int, len(have))
+	for j := range owner {
+		owner[j] = -1
+	}
+	var find func(i int, seen map[int]bool) bool
+	find = func(i int, seen map[int]bool) bool {
+		for j := range have {
+			if seen[j] || !suits(want[i], have[j]) {
+				continue
+			}
+			seen[j] = true
+			if owner[j] < 0 || find(owner[j], seen) {
+				owner[j] = i
+				return true
+			}
+		}
+		return false
+	}
+	pair := make([]int, len(want))
+	for i := range want {
+		pair[i] = -1
+		find(i, map[int]bool{})
+	}
+	for j, i := range owner {
+		if i >= 0 {
+			pair[i] = j
+		}
+	}
+	return pair
+}
+
+func suits(want, have map[string]json.RawMessage) bool {
+	for column, v := range want {
+		if plainValue(v) != plainValue(have[column]) {
+			return false
+		}
+	}
+	return true
+}
+
+// plainValue is a value as jsonb writes it, with numbers by their value: 1.50 is 1.5.
+func plainValue(v json.RawMessage) string {
+	s := string(cmp.Or(string(v), "null"))
+	if c := s[0]; (c == '-' || c >= '0' && c <= '9') && strings.Contains(s, ".") {
+		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
+	}
+	return s
+}
+
+// line is a row for people: the columns that are asked for, all if none are.
+func line(row map[string]json.RawMessage, columns []string) string {
+	var parts []string
+	for _, c := range slices.Sorted(maps.Keys(row)) {
+		if len(columns) == 0 || slices.Contains(columns, c) {
+			name, _ := json.Marshal(c) // a text can always be written
+			parts = append(parts, string(name)+": "+string(row[c]))
+		}
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}
