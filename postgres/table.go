@@ -113,6 +113,7 @@ type Table struct {
 	scratch sync.Pool // *tableScratch
 	unknown atomic.Int64
 	guess   guess
+	sources tableSources
 }
 
 var (
@@ -131,6 +132,7 @@ type tableRow struct {
 	omit       uint64 // which of the plan's optional columns are not in the tuple
 	unknown    int
 	tombstone  bool
+	change     *sink.Change // where the version is one
 	item       *inbox.Item
 }
 
@@ -169,7 +171,7 @@ func NewTable(ctx context.Context, db Querier, cfg TableConfig) (*Table, error) 
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{cfg: cfg, name: name, guess: newGuess()}
+	t := &Table{cfg: cfg, name: name, guess: newGuess(), sources: tableSources{}}
 	t.scratch.New = func() any { return new(tableScratch) }
 	return t, t.Reload(ctx, db)
 }
@@ -274,6 +276,10 @@ var errTombstone = &sink.DecodeError{Class: sink.ClassValue, Why: "a message wit
 
 func (t *Table) fill(p *tablePlan, it *inbox.Item, r *tableRow, s *tableScratch) error {
 	r.unknown, r.tombstone = s.row.UnknownFields, s.row.Tombstone
+	if p.version >= 0 && !s.row.Change.IsZero() {
+		change := s.row.Change
+		r.change = &change
+	}
 	if r.tombstone {
 		if t.cfg.Tombstone == TombstoneDeadLetter {
 			return errTombstone
@@ -438,6 +444,11 @@ func (t *Table) rows(p *tablePlan, items []*inbox.Item) ([]*tableRow, error) {
 				continue
 			}
 			r = it.Load.(*tableRow)
+		}
+		if r.change != nil {
+			if err := t.sources.rises(it, *r.change); err != nil {
+				return nil, semel.FailedAt(i, err)
+			}
 		}
 		if r.tombstone {
 			it.Outcome = inbox.Skipped

@@ -22,9 +22,10 @@ import (
 // that is empty: a *DecodeError of class missing-id that wraps semel.ErrMissingID.
 //
 // A message without a value has no fields: it is identified by topic and key,
-// apart from all that have a value.
+// apart from all that have a value. A deletion in an envelope has those of the row
+// that was there.
 func (m *Mapping) ID(msg *semel.Message, row *Row) (semel.ID, error) {
-	if row.Tombstone {
+	if row.bare() {
 		key := row.key(msg)
 		if key == nil {
 			return semel.ID{}, missingID("key", "neither key nor value")
@@ -43,6 +44,11 @@ func (m *Mapping) ID(msg *semel.Message, row *Row) (semel.ID, error) {
 		parts = append(parts, idText(row.all[slot]))
 	}
 	return semel.IDOf(parts...), nil
+}
+
+// bare says that the message has neither a value nor an event around one.
+func (row *Row) bare() bool {
+	return row.Tombstone && (row.opened == nil || row.opened.Envelope == nil)
 }
 
 // key is the message's, as the mapping's steps left it.
@@ -81,7 +87,7 @@ func (m *Mapping) Identified(row *Row) error {
 // Sent is the ID as its sender wrote it: the fields' texts, with a bar between
 // them; for a tombstone the key. For people: two IDs may look alike.
 func (m *Mapping) Sent(msg *semel.Message, row *Row) string {
-	if row.Tombstone {
+	if row.bare() {
 		return string(bytes.ToValidUTF8(row.key(msg), []byte("\uFFFD")))
 	}
 	var b strings.Builder

@@ -51,6 +51,11 @@ type MappingConfig struct {
 	// there is one, as a JSON text, and the key as KeyFormat says. None: the
 	// message is JSON already.
 	Open []Opener
+	// KeepUnsent leaves a field absent that the source of a change event didn't
+	// send, because it is stored out of line and has not changed. Set it where an
+	// absent field keeps what is stored; else a message is refused whose row would
+	// lose such a field.
+	KeepUnsent bool
 	// KeyColumns are the target's key. A message without a value has no fields:
 	// its key columns come from the message's key. Each must be one of Columns;
 	// none if tombstones don't matter.
@@ -66,6 +71,7 @@ type Mapping struct {
 	topicInID bool
 	keyFormat KeyFormat
 	openers   []Opener
+	keep      bool
 
 	slots    int
 	value    *tree // nil if no field of the value is taken
@@ -75,6 +81,12 @@ type Mapping struct {
 	whole    bool     // the whole value is taken: no field is unknown
 	tombKey  *tree    // of a tombstone
 	tombCols []int
+
+	envelope *tree // nil if nothing of it is taken
+	position int   // slot of the source's position, or -1
+	places   positioner
+	before   *tree    // of a deletion: what identifies, and what is deleted
+	late     [][2]int // copies of slots of before
 	scanners sync.Pool
 }
 
@@ -89,7 +101,8 @@ type plainSource struct {
 func NewMapping(cfg MappingConfig) (*Mapping, error) {
 	m := &Mapping{
 		columns: cfg.Columns, idPaths: cfg.ID, topicInID: cfg.TopicInID,
-		keyFormat: cfg.KeyFormat, openers: cfg.Open, value: newTree("value"),
+		keyFormat: cfg.KeyFormat, openers: cfg.Open, keep: cfg.KeepUnsent,
+		value: newTree("value"), before: newTree("envelope.before"), position: -1,
 	}
 	names := map[string]int{}
 	for i, c := range cfg.Columns {
@@ -120,7 +133,16 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 			m.tombKey.add(Path{Root: RootKey, Names: []string{cfg.Columns[i].Name}}, i)
 		}
 	}
-	nodes := m.value.nodes
+	for i, slot := range m.id {
+		m.takeBefore(cfg.ID[i], slot)
+	}
+	for _, i := range m.tombCols {
+		m.takeBefore(cfg.Columns[i].From, i)
+	}
+	nodes := max(m.value.nodes, m.before.nodes)
+	if m.envelope != nil {
+		nodes = max(nodes, m.envelope.nodes)
+	}
 	if m.key != nil {
 		nodes = max(nodes, m.key.nodes)
 	}
@@ -129,6 +151,9 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 	}
 	m.scanners.New = func() any {
 		s := &scanners{value: newScanner(nodes)}
+		if len(cfg.Open) > 0 {
+			s.envelope, s.before = newScanner(nodes), newScanner(nodes)
+		}
 		if cfg.KeyFormat == KeyJSON {
 			s.key, s.tombKey = newScanner(nodes), newScanner(nodes)
 		}
@@ -138,7 +163,7 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 }
 
 // scanners learn the order of names in one kind of text each.
-type scanners struct{ value, key, tombKey *scanner }
+type scanners struct{ value, key, tombKey, envelope, before *scanner }
 
 // take gives the next slot to a path.
 func (m *Mapping) take(p Path) error {
@@ -164,10 +189,49 @@ func (m *Mapping) take(p Path) error {
 		default:
 			m.plain = append(m.plain, plainSource{slot, p})
 		}
+	case RootEnvelope:
+		return m.takeEnvelope(p, slot)
 	default:
 		m.plain = append(m.plain, plainSource{slot, p})
 	}
 	return nil
+}
+
+func (m *Mapping) takeEnvelope(p Path, slot int) error {
+	if len(m.openers) == 0 {
+		return fmt.Errorf("%s: messages are in no envelope", p)
+	}
+	if p.IsPosition() {
+		for _, o := range m.openers {
+			if places, ok := o.(positioner); ok {
+				m.places = places
+			}
+		}
+		if m.places == nil {
+			return fmt.Errorf("%s: only change events have one", p)
+		}
+		if m.position >= 0 {
+			m.same(slot, m.position)
+			return nil
+		}
+		m.position = slot
+		return nil
+	}
+	if m.envelope == nil {
+		m.envelope = newTree("envelope")
+	}
+	m.same(slot, m.envelope.add(p, slot))
+	return nil
+}
+
+// takeBefore lets a deletion take a field of the row that was there.
+func (m *Mapping) takeBefore(p Path, slot int) {
+	if p.Root != RootValue {
+		return
+	}
+	if first := m.before.add(p, slot); first != slot {
+		m.late = append(m.late, [2]int{slot, first})
+	}
 }
 
 func (m *Mapping) same(slot, first int) {
@@ -203,6 +267,9 @@ type Row struct {
 	// Skip says why the message is not meant to have an effect, and then nothing
 	// else is set; "": it is.
 	Skip string
+	// Change is where in its source's log the change was committed, if a column
+	// or the ID takes envelope.position.
+	Change Change
 
 	all    []Value // Values, and after them the fields of the ID
 	opened *opened // if the mapping has steps
@@ -229,7 +296,7 @@ func (m *Mapping) Decode(msg *semel.Message, row *Row) error {
 	}
 	n := len(m.columns)
 	row.Values = row.all[:n:n]
-	row.UnknownFields, row.Tombstone, row.Skip = 0, false, ""
+	row.UnknownFields, row.Tombstone, row.Skip, row.Change = 0, false, "", Change{}
 	msg, err := m.open(msg, row)
 	if err != nil {
 		return err
@@ -256,6 +323,11 @@ func (m *Mapping) decode(msg *semel.Message, row *Row, s *scanners) error {
 			row.UnknownFields = s.value.unknown
 		}
 	}
+	if row.opened != nil {
+		if err := m.decodeEnvelope(row, s); err != nil {
+			return err
+		}
+	}
 	if m.key != nil && msg.Key != nil {
 		if err := s.key.scan(msg.Key, m.key, row.all, false); err != nil {
 			return err
@@ -273,8 +345,46 @@ func (m *Mapping) decode(msg *semel.Message, row *Row, s *scanners) error {
 		}
 		row.all[p.slot] = v
 	}
-	if row.Tombstone {
-		return m.tombstone(msg, row, s)
+	if !row.Tombstone {
+		return nil
+	}
+	if row.opened != nil && row.opened.Before != nil {
+		if err := s.before.scan(row.opened.Before, m.before, row.all, true); err != nil {
+			return err
+		}
+		for _, c := range m.late {
+			row.all[c[0]] = row.all[c[1]]
+		}
+	}
+	return m.tombstone(msg, row, s)
+}
+
+// decodeEnvelope reads what is around the value.
+func (m *Mapping) decodeEnvelope(row *Row, s *scanners) error {
+	o := &row.opened.Opened
+	if m.envelope != nil && o.Envelope != nil {
+		if err := s.envelope.scan(o.Envelope, m.envelope, row.all, true); err != nil {
+			return err
+		}
+	}
+	if m.position >= 0 {
+		number, change, err := m.places.position(o)
+		if err != nil {
+			return err
+		}
+		row.all[m.position] = Value{Kind: Number, Raw: number}
+		row.Change = change
+	}
+	if m.keep && m.value.root.slot < 0 {
+		return nil
+	}
+	for _, name := range o.unavailable {
+		if m.value.root.slot >= 0 || m.value.root.kids[name] != nil {
+			return &DecodeError{
+				Class: ClassValue, Field: Path{Root: RootValue, Names: []string{name}}.String(),
+				Why: "the source did not send it, for it has not changed and is stored out of line; absent: keep keeps what is stored, REPLICA IDENTITY FULL sends it",
+			}
+		}
 	}
 	return nil
 }
@@ -323,6 +433,10 @@ func (m *Mapping) tombstone(msg *semel.Message, row *Row, s *scanners) error {
 	if len(m.tombCols) == 0 {
 		return nil
 	}
+	before := row.opened != nil && row.opened.Before != nil
+	if msg.Key == nil && before {
+		return nil // it has said all
+	}
 	if msg.Key == nil {
 		return &DecodeError{
 			Class: ClassMissingID, Field: "key", Why: "neither key nor value",
@@ -340,8 +454,10 @@ func (m *Mapping) tombstone(msg *semel.Message, row *Row, s *scanners) error {
 		row.Values[m.tombCols[0]] = v
 		return err
 	}
-	for _, i := range m.tombCols {
-		row.Values[i] = Value{}
+	if !before {
+		for _, i := range m.tombCols {
+			row.Values[i] = Value{}
+		}
 	}
 	// The key as a whole is read, whatever it is.
 	var whole [1]Value

@@ -26,11 +26,23 @@ type Opened struct {
 	// Envelope is the JSON object around the value, read as envelope; nil: there
 	// is none.
 	Envelope []byte
+	// Before is, of a deletion, the row that was there, as a JSON object; nil: it
+	// isn't known.
+	Before []byte
 	// Skip says why the message is not meant to have an effect; "": it is.
 	Skip string
 
+	source      Value    // where a change comes from
+	unavailable []string // fields of the value that the source didn't send
+
 	buffers [][]byte
 	used    int
+}
+
+// positioner is an envelope that knows where in its source's log a change was
+// made.
+type positioner interface {
+	position(o *Opened) (number []byte, change Change, err error)
 }
 
 // Append gives write an empty buffer to append to, and hands on what it made of
@@ -61,7 +73,7 @@ func (m *Mapping) open(msg *semel.Message, row *Row) (*semel.Message, error) {
 		row.opened = new(opened)
 	}
 	o := row.opened
-	o.Opened = Opened{Value: msg.Value, Key: msg.Key, buffers: o.buffers}
+	o.Opened = Opened{Value: msg.Value, Key: msg.Key, buffers: o.buffers, unavailable: o.unavailable[:0]}
 	for _, step := range m.openers {
 		if err := step.Open(msg, &o.Opened); err != nil {
 			return nil, err

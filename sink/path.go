@@ -17,9 +17,10 @@ const (
 	RootTopic
 	RootPartition
 	RootOffset
+	RootEnvelope
 )
 
-var roots = []string{"", "value", "key", "headers", "timestamp", "topic", "partition", "offset"}
+var roots = []string{"", "value", "key", "headers", "timestamp", "topic", "partition", "offset", "envelope"}
 
 // String is the name in expressions.
 func (r Root) String() string { return roots[r] }
@@ -69,6 +70,12 @@ func (p Path) IsZero() bool { return p.Root == 0 }
 // what the message says: a repeat by its producer stands elsewhere.
 func (p Path) IsPlace() bool {
 	return p.Root == RootTimestamp || p.Root == RootPartition || p.Root == RootOffset
+}
+
+// IsPosition says that it is the number that an envelope gives to a place in its
+// source's log.
+func (p Path) IsPosition() bool {
+	return p.Root == RootEnvelope && len(p.Names) == 1 && p.Names[0] == "position"
 }
 
 // Equal says whether both select the same.
@@ -199,7 +206,7 @@ func (p *pathParser) parse() (Path, error) {
 	}
 }
 
-const rootsHint = "one of value, key, headers, timestamp, topic, partition, offset"
+const rootsHint = "one of value, key, headers, timestamp, topic, partition, offset, envelope"
 
 func (p *pathParser) space2() byte { p.space(); return p.peek() }
 
@@ -209,7 +216,9 @@ func (p *pathParser) check(path Path, at int) error {
 		return p.fail(at, `which header? headers.name or headers["name"]`)
 	case path.Root == RootHeaders && n > 1:
 		return p.fail(at, "a header is text, it has no fields")
-	case path.Root > RootHeaders && n > 0:
+	case path.Root == RootEnvelope && n == 0:
+		return p.fail(at, "what of the envelope? envelope.op, envelope.source.lsn")
+	case path.Root > RootHeaders && path.Root != RootEnvelope && n > 0:
 		return p.fail(at, path.Root.String()+" has no fields")
 	}
 	return nil

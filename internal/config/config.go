@@ -68,6 +68,7 @@ type Route struct {
 	Consumer    string
 	From        From
 	Guarantee   Guarantee
+	Envelope    Envelope
 	ID          ID
 	OnMissingID OnMissingID
 	OnCollision OnCollision
@@ -120,6 +121,7 @@ func (s Start) String() string {
 // The words below are those of the file.
 type (
 	Guarantee     string
+	Envelope      string
 	OnMissingID   string
 	OnCollision   string
 	OnGap         string
@@ -129,6 +131,11 @@ type (
 	Tombstone     string
 	UnknownFields string
 	Then          string
+)
+
+const (
+	EnvelopeNone     Envelope = "none"
+	EnvelopeDebezium Envelope = "debezium"
 )
 
 const (

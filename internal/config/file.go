@@ -194,21 +194,22 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 	t := Route{
 		Path:      at,
 		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, SessionTimeout: 10 * time.Second},
-		Guarantee: EffectivelyOnce, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
+		Guarantee: EffectivelyOnce, Envelope: EnvelopeNone, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
 		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore},
 		Batch:       Batch{Messages: 5000, Bytes: 16 << 20, Time: 10 * time.Second},
 		Inbox:       Inbox{Window: 7 * 24 * time.Hour},
 		OnError:     OnError{Then: ThenDeadLetter, Attempts: 1, Initial: time.Second, Max: 5 * time.Minute, InARow: 20, Share: 0.05},
 		DeadLetters: DeadLetters{Keep: 90 * 24 * time.Hour},
 	}
-	var format, envelope string
+	var format string
+	keyed := false
 	seen := r.object(n, at, fields{
 		"name":          r.name(&t.Name),
 		"consumer":      r.name(&t.Consumer),
-		"from":          func(n *yaml.Node, at string) { r.from(n, at, &t.From) },
+		"from":          func(n *yaml.Node, at string) { keyed = r.from(n, at, &t.From) },
 		"guarantee":     choice(r, &t.Guarantee, []Guarantee{EffectivelyOnce, AtLeastOnce}, "at-most-once"),
 		"format":        choice(r, &format, []string{"json"}, "avro", "protobuf", "json-schema", "raw"),
-		"envelope":      choice(r, &envelope, []string{"none"}, "debezium", "cloudevents"),
+		"envelope":      choice(r, &t.Envelope, []Envelope{EnvelopeNone, EnvelopeDebezium}, "cloudevents"),
 		"id":            func(n *yaml.Node, at string) { r.id(n, at, &t.ID) },
 		"on_missing_id": choice(r, &t.OnMissingID, []OnMissingID{MissingIDDeadLetter, MissingIDPosition, MissingIDHalt}),
 		"on_collision":  choice(r, &t.OnCollision, []OnCollision{CollisionDeadLetter, CollisionDuplicate, CollisionHalt}),
@@ -245,7 +246,10 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 	if t.From.Group == "" {
 		t.From.Group = t.Consumer
 	}
-	r.checkKey(at, &t)
+	if t.Envelope != EnvelopeNone && !keyed {
+		t.From.KeyFormat = sink.KeyJSON
+	}
+	r.checkPaths(at, &t)
 	return t
 }
 
@@ -270,14 +274,15 @@ func (r *reader) checkID(n *yaml.Node, at string, t *Route, seen map[string]*yam
 	}
 }
 
-// checkKey finds paths into a key that has no fields.
-func (r *reader) checkKey(at string, t *Route) {
-	if t.From.KeyFormat == sink.KeyJSON {
-		return
-	}
+// checkPaths finds paths into a key that has no fields, and into an envelope that
+// isn't there.
+func (r *reader) checkPaths(at string, t *Route) {
 	check := func(path string, p sink.Path) {
-		if p.Root == sink.RootKey && len(p.Names) > 0 {
+		switch {
+		case p.Root == sink.RootKey && len(p.Names) > 0 && t.From.KeyFormat != sink.KeyJSON:
 			r.failPath(path, p.String()+" is a field of the key", "from.key_format: json reads the key's fields")
+		case p.Root == sink.RootEnvelope && t.Envelope == EnvelopeNone:
+			r.failPath(path, p.String()+" is a field of an envelope, and there is none", "envelope: debezium")
 		}
 	}
 	for _, c := range t.To.Columns {
@@ -289,7 +294,8 @@ func (r *reader) checkKey(at string, t *Route) {
 	check(join(at, "to.version"), t.To.Version)
 }
 
-func (r *reader) from(n *yaml.Node, at string, f *From) {
+// from says whether the file names the key's format.
+func (r *reader) from(n *yaml.Node, at string, f *From) (keyed bool) {
 	format := ""
 	seen := r.object(n, at, fields{
 		"topics":          r.names(&f.Topics),
@@ -306,6 +312,7 @@ func (r *reader) from(n *yaml.Node, at string, f *From) {
 	if seen["topics"] == nil && seen["topics_matching"] == nil && seen["outbox"] == nil {
 		r.missing(target(n), join(at, "topics"), "topics: [orders]")
 	}
+	return seen["key_format"] != nil
 }
 
 func (r *reader) start(n *yaml.Node, at string, s *Start) {
@@ -375,7 +382,7 @@ func (r *reader) path(n *yaml.Node, at string) sink.Path {
 		}
 		hint := ""
 		if first, _, _ := strings.Cut(strings.TrimSpace(s), "."); !e.Computed && variable(first) {
-			if near := nearest.Name(first, []string{"value", "key", "headers", "timestamp", "topic", "partition", "offset"}); near != "" && near != first {
+			if near := nearest.Name(first, []string{"value", "key", "headers", "timestamp", "topic", "partition", "offset", "envelope"}); near != "" && near != first {
 				hint = "did you mean " + near + "?"
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/internal/config"
 	"github.com/semelhq/semel/postgres"
+	"github.com/semelhq/semel/sink"
 )
 
 // table looks at the route's table and decides how to write to it.
@@ -29,6 +30,7 @@ func tableConfig(r config.Route) postgres.TableConfig {
 		Identified:    !idRule(r).ByPosition(),
 		SeveralTopics: len(r.From.Topics) > 1,
 		KeyFormat:     r.From.KeyFormat,
+		Open:          openers(r),
 		OnCollision:   onCollision[r.OnCollision],
 		StripNUL:      r.To.OnNUL == config.NULStrip,
 		HaltUnknown:   r.To.UnknownFields == config.UnknownHalt,
@@ -58,6 +60,14 @@ func tableConfig(r config.Route) postgres.TableConfig {
 		}
 	}
 	return c
+}
+
+// openers are the steps from messages as sent to what the mapping reads.
+func openers(r config.Route) (steps []sink.Opener) {
+	if r.Envelope == config.EnvelopeDebezium {
+		steps = append(steps, sink.NewDebezium())
+	}
+	return steps
 }
 
 // memory is what recognises repeats: without a window the watermark alone,

@@ -97,6 +97,12 @@ func explanation(r config.Route, m inbox.Memory, asked bool) Explanation {
 			say("", "If a unique key of the table is exactly that ID, the table remembers instead, as long as the row is there; only the table can say so.")
 		}
 	}
+	if r.Envelope == config.EnvelopeDebezium {
+		say("messages", "Change events of Debezium: the row after the change is the value, and a deletion has none. Tombstones after deletes and messages of the source's log are skipped, a truncate is buried.")
+		if r.To.Version.IsPosition() {
+			say("", "The version is the place in the source's log. Should that log begin anew (a fail-over, a restored source), the route halts.")
+		}
+	}
 	say("path", "%s", pathWords(r, m))
 	say("a crash", "before COMMIT: nothing has happened. The messages are read again from the watermark.")
 	say("", "COMMIT sent and not answered: it has happened or not. The batch is run again under the same memories, and what had happened is dropped.")
