@@ -74,6 +74,12 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
+// ErrFenced says that a claim on a partition doesn't hold: another consumer has
+// claimed it since, the database went back in time, or what was to be settled is
+// settled already. The answer is the same to each: roll back, and if the partition
+// is still yours claim it again and seek to what the claim answers.
+var ErrFenced = errors.New("the claim does not hold")
+
 // Retryable says whether another attempt may succeed, as far as the error tells:
 // false for [Permanent] and [Skip].
 func Retryable(err error) bool {

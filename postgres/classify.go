@@ -53,7 +53,7 @@ var SQLStates = []SQLState{
 	{"58", inbox.ClassOutage, "error of the server's system"},
 	{"72", inbox.ClassConflict, "snapshot too old"},
 	{"F0", inbox.ClassOutage, "error in the server's configuration"},
-	{"SM", inbox.ClassRoute, "Semel's own functions: SM001 isolation level, SM002 consumer can't be registered"},
+	{"SM", inbox.ClassRoute, "Semel's own functions: SM001 isolation level, SM002 consumer can't be registered, SM004 fenced, SM005 a place that can't be claimed"},
 	{"XX001", inbox.ClassRoute, "data of the server is damaged"},
 	{"XX002", inbox.ClassRoute, "an index of the server is damaged"},
 }

@@ -7,6 +7,8 @@
 //	if fresh { … the effect, with tx … }
 //	err = tx.Commit()
 //
+// [Watermark] is the other memory, for what a broker delivers again.
+//
 // The tables are made by `semel migrate` or postgres.Migrate.
 package sqldb
 
