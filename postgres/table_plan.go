@@ -30,7 +30,8 @@ type tablePlan struct {
 	version int // column, or -1
 	newer   func(a, b []byte) bool
 	memory  inbox.Memory
-	fused   bool // the target's key is the message ID
+	why     string // why that memory
+	fused   bool   // the target's key is the message ID
 
 	fingerprint, types string                      // see introspectTable.fingerprint
 	shape              string                      // is described as the columns are
@@ -278,13 +279,13 @@ func (b *tablePlanner) pickKey() {
 func (b *tablePlanner) pickMemory() {
 	switch {
 	case len(b.cfg.ID) == 0 && !b.cfg.Identified:
-		b.memory = inbox.MemoryPosition
+		b.memory, b.why = inbox.MemoryPosition, "messages have no ID"
 		return
 	case len(b.cfg.ID) == 0:
-		b.memory = inbox.MemoryInbox
+		b.memory, b.why = inbox.MemoryInbox, "the ID is no column of the table"
 		return
 	}
-	b.memory = inbox.MemoryInbox
+	b.memory, b.why = inbox.MemoryInbox, "no unique key of the table is exactly the ID"
 	same := len(b.key) > 0 && len(b.key) == len(b.cfg.ID) && !b.cfg.SeveralTopics
 	for _, expr := range b.cfg.ID {
 		path, err := sink.ParsePath(expr)
@@ -302,11 +303,17 @@ func (b *tablePlanner) pickMemory() {
 		return
 	}
 	for _, k := range b.key {
-		if c := b.columns[k.column]; !k.one || !c.notNull {
+		c := b.columns[k.column]
+		if !c.notNull {
+			b.why = fmt.Sprintf("the key is the ID, but column %s may be null", sqlname.Quote(c.name))
+			return
+		}
+		if !k.one {
+			b.why = fmt.Sprintf("the key is the ID, but column %s (%s) takes different IDs for one", sqlname.Quote(c.name), c.typ)
 			return
 		}
 	}
-	b.memory, b.fused = inbox.MemoryTarget, true
+	b.memory, b.fused, b.why = inbox.MemoryTarget, true, "its key ("+b.keyNames()+") is exactly the ID"
 	for _, k := range b.key {
 		if e, is := b.columns[k.column].enc.(encodeInt); is {
 			b.columns[k.column].enc = encodePlain{e}
@@ -445,6 +452,9 @@ func (p *tablePlan) keyNames() string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// MemoryWhy says in a few words why [Table.Memory] is what it is.
+func (t *Table) MemoryWhy() string { return t.plan.Load().why }
 
 // Describe tells what goes where, one fact a line, for explain and check.
 func (t *Table) Describe() []string {

@@ -26,22 +26,18 @@ type Part struct{ Name, Text string }
 // Explain says what the routes promise. The table decides a part of it;
 // unasked says why it wasn't asked, if it wasn't.
 func Explain(ctx context.Context, f *config.File, offline bool) (es []Explanation, unasked error) {
-	memories := map[string]inbox.Memory{}
+	tables := map[string]*postgres.Table{}
 	if !offline {
-		memories, unasked = askTables(ctx, f)
+		tables, unasked = askTables(ctx, f)
 	}
 	for _, r := range f.Routes {
-		m, asked := memories[r.Name]
-		if !asked {
-			m = memoryOfFile(r)
-		}
-		es = append(es, explanation(r, m, asked))
+		es = append(es, explanation(r, tables[r.Name]))
 	}
 	return es, unasked
 }
 
 // askTables asks each route's table what it can remember.
-func askTables(ctx context.Context, f *config.File) (map[string]inbox.Memory, error) {
+func askTables(ctx context.Context, f *config.File) (map[string]*postgres.Table, error) {
 	p, err := prepare(f, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
@@ -50,7 +46,7 @@ func askTables(ctx context.Context, f *config.File) (map[string]inbox.Memory, er
 	if err := p.reachDatabase(ctx); err != nil {
 		return nil, err
 	}
-	ms := map[string]inbox.Memory{}
+	ts := map[string]*postgres.Table{}
 	var failed error
 	for _, r := range f.Routes {
 		t, err := p.table(ctx, r)
@@ -58,9 +54,9 @@ func askTables(ctx context.Context, f *config.File) (map[string]inbox.Memory, er
 			failed = err
 			continue
 		}
-		ms[r.Name] = memory(r, t)
+		ts[r.Name] = t
 	}
-	return ms, failed
+	return ts, failed
 }
 
 // memoryOfFile is the memory as far as the file decides it.
@@ -71,46 +67,145 @@ func memoryOfFile(r config.Route) inbox.Memory {
 	return inbox.MemoryInbox
 }
 
-func explanation(r config.Route, m inbox.Memory, asked bool) Explanation {
-	table := r.To.Table.String()
-	e := Explanation{Title: fmt.Sprintf("route %s: %s %s into table %s, %s", r.Name, plural("topic", r.From.Topics), strings.Join(r.From.Topics, ", "), table, r.To.Write)}
-	say := func(name, format string, args ...any) {
-		e.Parts = append(e.Parts, Part{name, fmt.Sprintf(format, args...)})
+// explanation of a route; table is nil where it wasn't asked.
+func explanation(r config.Route, table *postgres.Table) Explanation {
+	e := explainer{r: r, table: table, memory: memoryOfFile(r), name: r.To.Table.String()}
+	if table != nil {
+		e.memory = memory(r, table)
 	}
-	window := days(r.Inbox.Window)
-	id := idWords(r)
+	e.Title = fmt.Sprintf("route %s: %s %s into table %s, %s", r.Name, plural("topic", r.From.Topics), strings.Join(r.From.Topics, ", "), e.name, r.To.Write)
+	e.guarantee()
+	e.remembers()
+	e.messages()
+	e.rows()
+	e.crash()
+	e.afterwards()
+	e.say("a bad one", "%s", errorWords(r))
+	e.edge()
+	return e.Explanation
+}
 
-	if r.Guarantee == config.EffectivelyOnce {
-		say("guarantee", "effectively once: each message takes effect in %s once. The row, the place in the log and the message ID are committed in one transaction of PostgreSQL, and only then is the broker told.", table)
-	} else {
-		say("guarantee", "at least once: no message is lost, and what the producer sends twice takes effect twice. The row and the place in the log are committed in one transaction, and only then is the broker told.")
+type explainer struct {
+	Explanation
+	r      config.Route
+	table  *postgres.Table
+	memory inbox.Memory
+	name   string // of the table
+}
+
+func (e *explainer) say(name, format string, args ...any) {
+	e.Parts = append(e.Parts, Part{name, fmt.Sprintf(format, args...)})
+}
+
+func (e *explainer) guarantee() {
+	if e.r.Guarantee == config.EffectivelyOnce {
+		e.say("guarantee", "effectively once: each message takes effect in %s once. The row, the place in the log and the message ID are committed in one transaction of PostgreSQL, and only then is the broker told.", e.name)
+		return
 	}
-	say("memory", "Watermark: what the broker delivers again (crash, rebalance, rewound offset) lies below it and is dropped. It never expires.")
+	e.say("guarantee", "at least once: no message is lost, and what the producer sends twice takes effect twice. The row and the place in the log are committed in one transaction, and only then is the broker told.")
+}
+
+// remembers says which memories there are, why those, and for how long.
+func (e *explainer) remembers() {
+	r, id := e.r, idWords(e.r)
+	e.say("memory", "Watermark: what the broker delivers again (crash, rebalance, rewound offset) lies below it and is dropped. It never expires.")
 	switch {
-	case m == inbox.MemoryPosition && r.Guarantee == config.EffectivelyOnce:
-		say("", "Nothing more: a message that its producer sends again, at another offset, is a new message.")
-	case m == inbox.MemoryTarget:
-		say("", "The table itself: its unique key is the message ID (%s), so that what a producer sends again meets its own row. It is remembered as long as the row is there.", id)
-	case m == inbox.MemoryInbox:
-		say("", "Inbox: what a producer sends again is recognised by its message ID (%s) for %s. A repeat that comes later takes effect again.", id, window)
-		if !asked && len(r.ID.Fields) > 0 && r.To.Write == config.Insert {
-			say("", "If a unique key of the table is exactly that ID, the table remembers instead, as long as the row is there; only the table can say so.")
+	case r.Guarantee != config.EffectivelyOnce:
+		e.say("", "Nothing more: at-least-once keeps no message IDs.")
+	case r.ID.Position:
+		e.say("", "Nothing more, as messages have no ID: one that its producer sends again, at another offset, is a new message.")
+	case e.memory == inbox.MemoryPosition:
+		e.say("", "Nothing more, as inbox.window is 0: a message that its producer sends again, at another offset, is a new message.")
+	case e.memory == inbox.MemoryTarget:
+		e.say("", "The table itself: its unique key is the message ID (%s), so that what a producer sends again meets its own row. It is remembered as long as the row is there.", id)
+	default:
+		why := ""
+		if e.table != nil {
+			why = " The table can't remember them: " + e.table.MemoryWhy() + "."
+		}
+		e.say("", "Inbox: what a producer sends again is recognised by its message ID (%s) for %s.%s A repeat that comes later takes effect again.", id, days(r.Inbox.Window), why)
+		if e.table == nil && len(r.ID.Fields) > 0 && r.To.Write == config.Insert {
+			e.say("", "If a unique key of the table is exactly that ID, the table remembers instead, as long as the row is there; only the table can say so.")
 		}
 	}
-	if r.Envelope == config.EnvelopeDebezium {
-		say("messages", "Change events of Debezium: the row after the change is the value, and a deletion has none. Tombstones after deletes and messages of the source's log are skipped, a truncate is buried.")
-		if r.To.Version.IsPosition() {
-			say("", "The version is the place in the source's log. Should that log begin anew (a fail-over, a restored source), the route halts.")
-		}
+	if e.memory == inbox.MemoryPosition {
+		return
 	}
-	say("path", "%s", pathWords(r, m))
-	say("a crash", "before COMMIT: nothing has happened. The messages are read again from the watermark.")
-	say("", "COMMIT sent and not answered: it has happened or not. The batch is run again under the same memories, and what had happened is dropped.")
-	say("", "after COMMIT, before the broker is told: all has happened. The broker delivers again, and the watermark drops it.")
-	say("", "a stopped process that comes back: its claim is older than its successor's, and its transaction is refused.")
-	say("a bad one", "%s", errorWords(r))
-	say("the edge", "The promise covers rows written in that transaction: %s, and what its triggers write in this database. It does not cover what a trigger does outside, nor the order of messages in different partitions.", table)
-	return e
+	if r.OnCollision == config.CollisionDuplicate {
+		e.say("", "An ID that comes again with other content is taken for a repeat all the same.")
+		return
+	}
+	then := map[config.OnCollision]string{config.CollisionDeadLetter: "is buried", config.CollisionHalt: "halts the route"}[r.OnCollision]
+	e.say("", "An ID that comes again with other content is no repeat: it %s.", then)
+}
+
+func (e *explainer) messages() {
+	if e.r.Envelope != config.EnvelopeDebezium {
+		return
+	}
+	e.say("messages", "Change events of Debezium: the row after the change is the value, and a deletion has none. Tombstones after deletes and messages of the source's log are skipped, a truncate is buried.")
+	if e.r.To.Version.IsPosition() {
+		e.say("", "The version is the place in the source's log. Should that log begin anew (a fail-over, a restored source), the route halts.")
+	}
+}
+
+func (e *explainer) rows() {
+	e.say("path", "%s", pathWords(e.r, e.memory))
+	if e.table != nil {
+		e.say("", "Here: %s.", e.table.Path())
+	}
+	n := e.r.From.Concurrency
+	if n == 1 {
+		e.say("", "Messages of a partition stay in order. One lane reads all partitions of this process.")
+		return
+	}
+	e.say("", "Messages of a partition stay in order. %d lanes share the partitions of this process.", n)
+}
+
+// crash goes through a batch, step by step.
+func (e *explainer) crash() {
+	e.say("a crash", "1. after reading, before BEGIN: nothing has happened. The messages are read again from the watermark.")
+	e.say("", "2. after BEGIN, where the claim is compared and the row of the watermark is locked: nothing has happened, and the lock ends with the session.")
+	switch e.memory {
+	case inbox.MemoryInbox:
+		e.say("", "3. after IDs and rows are written, before COMMIT: all of it is rolled back, the IDs are unknown again.")
+	default:
+		e.say("", "3. after rows are written, before COMMIT: all of it is rolled back.")
+	}
+	e.say("", "4. COMMIT sent and not answered: it has happened or not. COMMIT isn't sent again; the watermark says which, and the batch is read from there.")
+	e.say("", "5. after COMMIT, before the broker is told: all has happened. The broker delivers again, and the watermark drops it.")
+	e.say("", "6. after the broker is told: nothing is left to do.")
+	e.say("", "The next process on the same host makes the dead one leave the group first; on another host its session has to end (%s).", days(e.r.From.SessionTimeout))
+}
+
+// afterwards is what else can go wrong than a crash.
+func (e *explainer) afterwards() {
+	e.say("besides", "A stopped process that comes back: its claim is older than its successor's, and its transaction is refused.")
+	e.say("", "A database that goes back in time (fail-over to a lagging standby, restore): rows, memory and watermark go back together; the route notices and reads again, as long as the broker has the messages.")
+	e.say("", "A group offset that somebody moves: nothing, the watermark counts. One that another consumer commits: the route halts.")
+	gap := "this is recorded, counted as lost, and the route goes on"
+	if e.r.OnGap == config.GapHalt {
+		gap = "the route halts"
+	}
+	e.say("", "Retention that takes messages before they were read: %s.", gap)
+	switch {
+	case e.memory == inbox.MemoryPosition:
+		e.say("", "A topic that is made anew, or a log that is cut: the route halts, for nothing tells old messages from new ones.")
+	case e.memory == inbox.MemoryTarget:
+		e.say("", "A topic that is made anew is read from its beginning, a log that is cut from the cut: the rows tell what was there.")
+	default:
+		e.say("", "A topic that is made anew is read from its beginning (if the window covers its retention, else the route halts), a log that is cut from the cut: the IDs tell what was there.")
+	}
+}
+
+func (e *explainer) edge() {
+	e.say("the edge", "The promise covers rows written in that transaction: %s, and what its triggers write in this database. It ends there: not covered are what a trigger does outside, the order of messages in different partitions, and a database that is restored table by table.", e.name)
+	switch {
+	case e.memory == inbox.MemoryInbox:
+		e.say("", "Nor a repeat by the producer after %s: semel check compares that with how long the topics keep messages.", days(e.r.Inbox.Window))
+	case e.memory == inbox.MemoryTarget:
+		e.say("", "Nor a repeat of a message whose row was deleted.")
+	}
 }
 
 // days writes whole days as 7d, where weeks would be written by others.
