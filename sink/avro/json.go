@@ -1,0 +1,295 @@
+package avro
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"strconv"
+
+	"github.com/semelhq/semel/sink/internal/exact"
+)
+
+// Reasons why bytes are not what the schema says. They name no place: what is
+// wrong in binary data shows after it.
+var (
+	errShort    = errors.New("the data ends inside a value")
+	errMore     = errors.New("more data after the value")
+	errVarint   = errors.New("a number of more bytes than its type has")
+	errInt      = errors.New("an int that is out of range")
+	errBoolean  = errors.New("a boolean that is neither 0 nor 1")
+	errLength   = errors.New("a negative length, or one beyond the data")
+	errBranch   = errors.New("a branch that the union doesn't have")
+	errSymbol   = errors.New("a symbol that the enum doesn't have")
+	errNoSchema = errors.New("a type that is not read")
+)
+
+// reader reads one value.
+type reader struct {
+	data  []byte
+	at    int
+	limit int // of the text
+	depth int
+}
+
+// AppendJSON appends the value that data is, all of it. What it has appended when
+// there is an error is worth nothing; the error is about the data.
+func (s *Schema) AppendJSON(dst, data []byte) ([]byte, error) {
+	r := reader{data: data, limit: len(dst) + exact.Limit(len(data))}
+	dst, err := r.value(dst, s.root)
+	switch {
+	case err != nil:
+		return dst, err
+	case r.at != len(data):
+		return dst, errMore
+	}
+	return dst, nil
+}
+
+func (r *reader) value(dst []byte, n *node) ([]byte, error) {
+	switch n.kind {
+	case kindNull:
+		return append(dst, "null"...), nil
+	case kindBoolean:
+		b, err := r.take(1)
+		switch {
+		case err != nil:
+			return dst, err
+		case b[0] > 1:
+			return dst, errBoolean
+		case b[0] == 1:
+			return append(dst, "true"...), nil
+		}
+		return append(dst, "false"...), nil
+	case kindInt, kindLong:
+		v, err := r.long()
+		switch {
+		case err != nil:
+			return dst, err
+		case n.kind == kindInt && int64(int32(v)) != v:
+			return dst, errInt
+		}
+		return n.whole(dst, v)
+	case kindFloat:
+		b, err := r.take(4)
+		if err != nil {
+			return dst, err
+		}
+		return exact.Float(dst, float64(math.Float32frombits(binary.LittleEndian.Uint32(b))), 32), nil
+	case kindDouble:
+		b, err := r.take(8)
+		if err != nil {
+			return dst, err
+		}
+		return exact.Float(dst, math.Float64frombits(binary.LittleEndian.Uint64(b)), 64), nil
+	case kindString:
+		b, err := r.bytes()
+		if err != nil {
+			return dst, err
+		}
+		return exact.String(dst, b)
+	case kindBytes:
+		b, err := r.bytes()
+		switch {
+		case err != nil:
+			return dst, err
+		case n.meaning == decimal:
+			return exact.Decimal(dst, b, n.scale)
+		}
+		return exact.Bytes(dst, b), nil
+	case kindFixed:
+		b, err := r.take(n.size)
+		if err != nil {
+			return dst, err
+		}
+		switch n.meaning {
+		case decimal:
+			return exact.Decimal(dst, b, n.scale)
+		case uuid:
+			return exact.UUID(dst, b), nil
+		case duration:
+			return period(dst, b), nil
+		}
+		return exact.Bytes(dst, b), nil
+	case kindEnum:
+		i, err := r.long()
+		switch {
+		case err != nil:
+			return dst, err
+		case i < 0 || i >= int64(len(n.symbols)):
+			return dst, errSymbol
+		}
+		return append(dst, n.symbols[i]...), nil
+	case kindUnion:
+		i, err := r.long()
+		switch {
+		case err != nil:
+			return dst, err
+		case i < 0 || i >= int64(len(n.of)):
+			return dst, errBranch
+		}
+		return r.value(dst, n.of[i])
+	}
+	if r.depth++; r.depth > exact.MaxDepth {
+		return dst, exact.ErrDepth
+	}
+	var err error
+	switch n.kind {
+	case kindRecord:
+		dst, err = r.record(dst, n)
+	case kindArray:
+		dst, err = r.blocks(append(dst, '['), n, ']')
+	case kindMap:
+		dst, err = r.blocks(append(dst, '{'), n, '}')
+	default:
+		err = errNoSchema
+	}
+	r.depth--
+	return dst, err
+}
+
+func (r *reader) record(dst []byte, n *node) ([]byte, error) {
+	if n.meaning == scaled {
+		return r.scaled(dst)
+	}
+	dst = append(dst, '{')
+	for i := range n.fields {
+		f := &n.fields[i]
+		dst = append(dst, f.text...)
+		var err error
+		if dst, err = r.value(dst, f.of); err != nil {
+			return dst, err
+		}
+	}
+	if len(dst) > r.limit {
+		return dst, exact.ErrLarge
+	}
+	return append(dst, '}'), nil
+}
+
+// scaled reads a decimal that brings its scale.
+func (r *reader) scaled(dst []byte) ([]byte, error) {
+	scale, err := r.long()
+	if err != nil {
+		return dst, err
+	}
+	if int64(int32(scale)) != scale {
+		return dst, errInt
+	}
+	b, err := r.bytes()
+	if err != nil {
+		return dst, err
+	}
+	return exact.Decimal(dst, b, int(scale))
+}
+
+// blocks reads the items of an array or the pairs of a map. A count says nothing
+// of how many bytes follow: items may take none, so the text is what is bounded.
+func (r *reader) blocks(dst []byte, n *node, end byte) ([]byte, error) {
+	for first := true; ; {
+		count, err := r.long()
+		switch {
+		case err != nil:
+			return dst, err
+		case count == 0:
+			return append(dst, end), nil
+		case count == math.MinInt64:
+			return dst, errLength
+		case count < 0:
+			count = -count
+			size, err := r.long() // what a reader could skip
+			if err != nil {
+				return dst, err
+			}
+			if size < 0 || size > int64(len(r.data)-r.at) {
+				return dst, errLength
+			}
+		}
+		for ; count > 0; count-- {
+			if !first {
+				dst = append(dst, ',')
+			}
+			first = false
+			if n.kind == kindMap {
+				key, err := r.bytes()
+				if err != nil {
+					return dst, err
+				}
+				if dst, err = exact.String(dst, key); err != nil {
+					return dst, err
+				}
+				dst = append(dst, ':')
+			}
+			if dst, err = r.value(dst, n.items); err != nil {
+				return dst, err
+			}
+			if len(dst) > r.limit {
+				return dst, exact.ErrLarge
+			}
+		}
+	}
+}
+
+// whole writes an int or a long as what it means.
+func (n *node) whole(dst []byte, v int64) ([]byte, error) {
+	switch n.meaning {
+	case date:
+		return exact.Date(dst, v), nil
+	case clock:
+		return exact.Clock(dst, v, n.per)
+	case instant, local:
+		return exact.Instant(dst, v, n.per, n.meaning == instant), nil
+	}
+	return strconv.AppendInt(dst, v, 10), nil
+}
+
+// period writes months, days and milliseconds as ISO 8601 has them.
+func period(dst, b []byte) []byte {
+	dst = append(dst, `"P`...)
+	dst = strconv.AppendUint(dst, uint64(binary.LittleEndian.Uint32(b)), 10)
+	dst = append(dst, 'M')
+	dst = strconv.AppendUint(dst, uint64(binary.LittleEndian.Uint32(b[4:])), 10)
+	dst = append(dst, "DT"...)
+	ms := uint64(binary.LittleEndian.Uint32(b[8:]))
+	dst = strconv.AppendUint(dst, ms/1000, 10)
+	ms %= 1000
+	dst = append(dst, '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10))
+	return append(dst, `S"`...)
+}
+
+func (r *reader) take(n int) ([]byte, error) {
+	if n > len(r.data)-r.at {
+		return nil, errShort
+	}
+	b := r.data[r.at : r.at+n]
+	r.at += n
+	return b, nil
+}
+
+func (r *reader) bytes() ([]byte, error) {
+	n, err := r.long()
+	if err != nil {
+		return nil, err
+	}
+	if n < 0 || n > int64(len(r.data)-r.at) {
+		return nil, errLength
+	}
+	return r.take(int(n))
+}
+
+// long reads a number in zigzag form.
+func (r *reader) long() (int64, error) {
+	if r.at < len(r.data) && r.data[r.at] < 0x80 { // nearly all lengths and branches
+		b := r.data[r.at]
+		r.at++
+		return int64(b>>1) ^ -int64(b&1), nil
+	}
+	v, n := binary.Uvarint(r.data[r.at:])
+	switch {
+	case n == 0:
+		return 0, errShort
+	case n < 0:
+		return 0, errVarint
+	}
+	r.at += n
+	return int64(v>>1) ^ -int64(v&1), nil
+}
