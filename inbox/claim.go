@@ -46,7 +46,7 @@ func (l *lane[T]) proveOnce(ctx context.Context) error {
 		p := l.parts[m.Partition]
 		p.proven, p.due, p.moved = true, due{}, true
 	}
-	if err == nil && l.outage.what != "handler" { // that is over when a batch commits
+	if err == nil && !l.outage.ofBatch() { // that is over when a batch commits
 		l.outage = outage{}
 	}
 	return err

@@ -13,6 +13,7 @@ type Item struct {
 	// Outcome is decided by the machine and by Apply.
 	Outcome Outcome
 	// Err buries the item without further attempts. In Decode: it can't be read.
+	// A semel.OutageError there is no verdict: the batch waits.
 	Err error
 	// Class goes with Err.
 	Class DeadClass

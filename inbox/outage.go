@@ -8,7 +8,7 @@ import (
 
 // outage is a time without database or broker.
 type outage struct {
-	what  string // broker, database or handler
+	what  string // broker, database, handler or format
 	since time.Time
 	tries int
 	left  bool // the group, so that others can take over
@@ -18,6 +18,7 @@ type outage struct {
 func (l *lane[T]) weather(ctx context.Context, err error) error {
 	var fenced *FencedError
 	var broker *brokerError
+	var format *decodeOutage
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -29,6 +30,9 @@ func (l *lane[T]) weather(ctx context.Context, err error) error {
 	case errors.As(err, &broker):
 		tell2(l.cfg.Observe.Error, ClassOutage, err)
 		return l.wait(ctx, err, "broker")
+	case errors.As(err, &format): // its partitions are put back already
+		tell2(l.cfg.Observe.Error, ClassOutage, err)
+		return l.wait(ctx, err, "format")
 	}
 	what := "database"
 	if f := asFailure(err); f != nil { // an outage met inside a transaction
@@ -96,6 +100,9 @@ func (l *lane[T]) comeBack(ctx context.Context) error {
 	l.outage = outage{}
 	return nil
 }
+
+// ofBatch says that the outage is over when a batch commits, not before.
+func (o outage) ofBatch() bool { return o.what == "handler" || o.what == "format" }
 
 // over ends an outage of what.
 func (l *lane[T]) over(what string) {

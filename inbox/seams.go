@@ -406,6 +406,10 @@ type Effect[T any] interface {
 	// Digest, Load, Skip or Err of each item. IDs by the consumer's rule are set already
 	// unless the effect brings its own. A Load of an earlier message may be found
 	// in the item, and used again: the two are never in use together.
+	//
+	// An Err that is a semel.OutageError buries nothing: the batch is given up and
+	// read again with back-off. Decode should answer such items at once, not each
+	// after a wait of its own.
 	Decode(items []Item)
 
 	// Apply makes the effects of the items, which are fresh and in order. It may

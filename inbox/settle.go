@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,12 @@ func (l *lane[T]) settle(ctx context.Context, runs []Run) error {
 	defer l.unbegin()
 	for len(queue) > 0 {
 		b := queue[0]
+		if err := b.outage(); err != nil {
+			for _, b := range queue {
+				l.drop(b)
+			}
+			return err
+		}
 		next := &upcoming{after: b.n, batches: queue[1:], ready: make(chan struct{})}
 		l.next = next
 		l.beside = sync.OnceFunc(func() {
@@ -109,6 +116,25 @@ func (l *lane[T]) decodeFirst(b *batch) {
 		<-half
 	}
 	l.mark(b)
+}
+
+// decodeOutage says that messages can't be read because something that is needed
+// for that is down.
+type decodeOutage struct{ err *semel.OutageError }
+
+func (e *decodeOutage) Error() string { return e.err.Err.Error() }
+func (e *decodeOutage) Unwrap() error { return e.err }
+
+// outage is the first one that was met while the batch was decoded. (Else the
+// messages that were in flight when it began are buried.)
+func (b batch) outage() (err error) {
+	b.each(func(_ int, it *Item) {
+		var out *semel.OutageError
+		if err == nil && it.Err != nil && errors.As(it.Err, &out) {
+			err = &decodeOutage{out}
+		}
+	})
+	return err
 }
 
 // mark finds the repeats inside a batch that is decoded.
