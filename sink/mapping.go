@@ -42,6 +42,8 @@ type MappingConfig struct {
 	Columns []Column
 	// KeyFormat is how `key` is read.
 	KeyFormat KeyFormat
+	// Raw: the value is bytes. It has no fields, and is taken whole.
+	Raw bool
 	// ID are the fields that identify a message; none if something else does.
 	ID []Path
 	// TopicInID makes the topic a part of such IDs. Set it where a consumer
@@ -70,6 +72,7 @@ type Mapping struct {
 	idPaths   []Path
 	topicInID bool
 	keyFormat KeyFormat
+	raw       bool
 	openers   []Opener
 	keep      bool
 
@@ -101,7 +104,7 @@ type plainSource struct {
 func NewMapping(cfg MappingConfig) (*Mapping, error) {
 	m := &Mapping{
 		columns: cfg.Columns, idPaths: cfg.ID, topicInID: cfg.TopicInID,
-		keyFormat: cfg.KeyFormat, openers: cfg.Open, keep: cfg.KeepUnsent,
+		keyFormat: cfg.KeyFormat, raw: cfg.Raw, openers: cfg.Open, keep: cfg.KeepUnsent,
 		value: newTree("value"), before: newTree("envelope.before"), position: -1,
 	}
 	names := map[string]int{}
@@ -173,6 +176,13 @@ func (m *Mapping) take(p Path) error {
 	case 0:
 		return errors.New("no expression")
 	case RootValue:
+		if m.raw {
+			if len(p.Names) > 0 {
+				return fmt.Errorf("%s selects a field of a value that is bytes", p)
+			}
+			m.plain = append(m.plain, plainSource{slot, p})
+			break
+		}
 		if len(p.Names) == 0 {
 			m.whole = true
 		}
@@ -315,7 +325,7 @@ func (m *Mapping) Decode(msg *semel.Message, row *Row) error {
 }
 
 func (m *Mapping) decode(msg *semel.Message, row *Row, s *scanners) error {
-	if !row.Tombstone {
+	if !row.Tombstone && !m.raw {
 		if err := s.value.scan(msg.Value, m.value, row.all, true); err != nil {
 			return err
 		}
@@ -391,6 +401,11 @@ func (m *Mapping) decodeEnvelope(row *Row, s *scanners) error {
 
 func (m *Mapping) plainValue(msg *semel.Message, p Path) (Value, error) {
 	switch p.Root {
+	case RootValue:
+		if msg.Value == nil {
+			return Value{}, nil
+		}
+		return BytesValue(msg.Value), nil
 	case RootKey:
 		return m.keyValue(msg)
 	case RootHeaders:

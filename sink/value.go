@@ -28,7 +28,7 @@ const (
 	Time
 	// Text is a topic, a header, a key with key_format text: valid UTF-8.
 	Text
-	// Bytes is a key with key_format raw.
+	// Bytes is a key or a value that is bytes.
 	Bytes
 )
 
