@@ -56,6 +56,10 @@ var rules = []rule{
 		why: "how a message becomes a row is a matter of values; a driver would bring its own conversions",
 	},
 	{
+		pkg: "registry", not: []string{"kafka", "postgres", "inbox", "outbox", "lab", pgx, franz + "/pkg/kgo", "database/sql"},
+		why: "a schema registry is asked over HTTP: who reads messages by schema needs neither broker nor database",
+	},
+	{
 		pkg: "kafka", not: []string{"postgres", "sink", "lab", pgx, "database/sql"},
 		why: "broker and database meet in the loop, never in an adapter: each can be replaced alone",
 	},

@@ -87,7 +87,7 @@ func (r *reader) scan(m *message, data []byte) error {
 	}
 	for len(data) > 0 {
 		number, typ, n := protowire.ConsumeTag(data)
-		if n < 0 {
+		if n < 0 || number > protowire.MaxValidNumber {
 			return errWire
 		}
 		data = data[n:]
