@@ -161,6 +161,25 @@ func (in *Inbox[T]) Run(ctx context.Context) error {
 	return l.run(ctx)
 }
 
+// Redrive handles the dead letters that are marked, whosever their partitions are,
+// without joining the group: for a consumer that doesn't run. It waits for nothing:
+// an outage is an error, and what is locked or in conflict stays marked. Run or
+// Redrive may be called, once.
+func (in *Inbox[T]) Redrive(ctx context.Context) error {
+	l := newLane(in.cfg, in.effect, in.draining)
+	defer in.cfg.Store.Close()
+	defer in.cfg.Source.Close()
+	if err := l.register(ctx); err != nil {
+		return err
+	}
+	for {
+		more, err := l.redriveNext(ctx, nil)
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
 func (c *Config[T]) effect() (Effect[T], error) {
 	n := 0
 	var e Effect[T]

@@ -33,6 +33,8 @@ type lane[T any] struct {
 	reread time.Time // of the last Look
 	forgot time.Time // of the last Forget
 	state  State
+	marked bool  // dead letters wait to be handled again
+	after  int64 // the last one that was looked at
 	// strikes counts outages inside a batch since the last one was committed: the
 	// database is reached between them, so nothing else counts them.
 	strikes int
@@ -127,6 +129,9 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 	if err := l.settle(ctx, d.Runs); err != nil || unproved != nil {
 		return cmp.Or(err, unproved)
 	}
+	if err := l.redrive(ctx); err != nil {
+		return err
+	}
 	return l.forget(ctx)
 }
 
@@ -184,19 +189,24 @@ func (l *lane[T]) open(ctx context.Context) error {
 	}
 }
 
-func (l *lane[T]) tryOpen(ctx context.Context) error {
+// register makes the consumer known to the store.
+func (l *lane[T]) register(ctx context.Context) error {
 	cluster, err := l.cfg.Source.Cluster(ctx)
 	if err != nil {
 		return &brokerError{err}
 	}
-	ctx, cancel := l.soon(ctx)
-	defer cancel()
 	l.reg, err = l.cfg.Store.Open(ctx, Record{
 		Name: l.cfg.Consumer, Cluster: cluster, Topics: l.cfg.Source.Topics(),
 		IDRule: l.cfg.idRule(), Target: l.cfg.Target,
 		Memory: l.cfg.Memory, Window: l.cfg.Window, AcceptChange: l.cfg.AcceptChange,
 	})
-	if err != nil {
+	return err
+}
+
+func (l *lane[T]) tryOpen(ctx context.Context) error {
+	ctx, cancel := l.soon(ctx)
+	defer cancel()
+	if err := l.register(ctx); err != nil {
 		return err
 	}
 	l.paused = l.reg.Paused
@@ -266,6 +276,7 @@ func (l *lane[T]) look(ctx context.Context) error {
 			l.fenced(&FencedError{Mismatches: []Mismatch{m}})
 		}
 	}
+	l.marked = l.marked || look.Marked
 	l.pause(look.Paused, look.Reason)
 	return nil
 }

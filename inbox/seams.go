@@ -267,6 +267,17 @@ type Store[T any] interface {
 	// Record writes events.
 	Record(ctx context.Context, events []Event) error
 
+	// Redrive opens a transaction on a dead letter of the consumer that is marked to
+	// be handled again, the first one above number after, and locks it: that lock is
+	// the right to handle it. Letters that another session has locked are passed
+	// over. Only those of the partitions are looked at, and those of partitions that
+	// nobody owns; nil: all. It answers nil if there is none.
+	Redrive(ctx context.Context, ps []semel.Partition, after int64) (Redrive[T], error)
+
+	// Rebury gives a letter that is marked its new reason, counts the attempt, and
+	// takes the mark away. A letter that isn't marked any more stays as it is.
+	Rebury(ctx context.Context, number int64, why DeadLetter) error
+
 	// Forget removes what the window no longer covers, a bounded piece at a
 	// time; it says whether there is more.
 	Forget(ctx context.Context) (more bool, err error)
@@ -284,6 +295,8 @@ type Look struct {
 	Rows   []Row
 	Paused bool
 	Reason string
+	// Marked says that dead letters wait to be handled again.
+	Marked bool
 }
 
 // Span is a stretch of a partition to settle, and the right to it.
@@ -303,7 +316,7 @@ type Tx[T any] interface {
 	Admit(ctx context.Context, ids []Admission) ([]Verdict, error)
 
 	// Bury keeps messages as dead letters, and marks their IDs as dead where this
-	// transaction admitted them.
+	// transaction admitted them: not those of collisions, which are another's.
 	Bury(ctx context.Context, letters []DeadLetter) error
 
 	// Failed says, without asking the database, whether a statement has failed in
@@ -332,6 +345,28 @@ type Chainer[T any] interface {
 	// spans. Its error is Commit's; where only the second fails begun is nil, and
 	// Begin will say why.
 	CommitAndBegin(ctx context.Context, settled []Settled, next []Span) (begun Tx[T], err error)
+}
+
+// Redrive is the transaction in which a dead letter is handled again.
+type Redrive[T any] interface {
+	Tx[T]
+
+	// Letter is the letter, locked.
+	Letter() Letter
+
+	// Readmit is Admit for an ID that may be known as dead: that one is fresh, and
+	// known as applied from then on. Contents are not compared.
+	Readmit(ctx context.Context, a Admission) (Verdict, error)
+
+	// Close closes the letter and commits. One that was applied is counted beside
+	// the accounts of its partition. Its errors are those of Commit.
+	Close(ctx context.Context, how Outcome) error
+}
+
+// Letter is a dead letter as it is kept.
+type Letter struct {
+	Number int64
+	DeadLetter
 }
 
 // Admission asks for a place in the inbox.

@@ -32,6 +32,10 @@ func TestStoreSuite(t *testing.T) {
 				return ask[[]string](t, c, "SELECT coalesce(array_agg(key), '{}') FROM effect")
 			},
 			Letters: func() int { return ask[int](t, c, "SELECT count(*)::int FROM semel.dead_letter") },
+			Mark:    func() { exec1(t, c, "UPDATE semel.dead_letter SET state = 'redrive' WHERE state = 'buried'") },
+			LetterStates: func() []string {
+				return ask[[]string](t, c, "SELECT array_agg(concat_ws(' ', state, outcome) ORDER BY number) FROM semel.dead_letter")
+			},
 		}
 	})
 }

@@ -157,6 +157,7 @@ type DeadRow struct {
 	Attempts  int
 	Buried    time.Time
 	State     string // buried, redrive, redriven, discarded
+	Outcome   string // what a redrive came to: applied, duplicate, stale, skipped; "" else
 	Size      int64  // bytes of key and value
 }
 
@@ -174,14 +175,14 @@ func (s *Status) DeadLetters(ctx context.Context, f DeadFilter) ([]DeadRow, erro
 	}
 	return list(ctx, s, `
 		SELECT number, consumer, topic, partition, "offset", message_time, coalesce(message_id, ''), id, class, coalesce(sqlstate, ''),
-		       error, attempts, at, state, coalesce(octet_length(key), 0)::bigint + coalesce(octet_length(value), 0), `+payload+`
+		       error, attempts, at, state, coalesce(outcome, ''), coalesce(octet_length(key), 0)::bigint + coalesce(octet_length(value), 0), `+payload+`
 		FROM semel.dead_letter WHERE `+where+order, args,
 		func(row pgx.CollectableRow) (d DeadRow, err error) {
 			var at pgtype.Timestamptz
 			var id pgtype.UUID
 			var headers []byte
 			err = row.Scan(&d.Number, &d.Consumer, &d.Topic, &d.Partition, &d.Offset, &at, &d.MessageID, &id, &d.Class, &d.SQLState,
-				&d.Error, &d.Attempts, &d.Buried, &d.State, &d.Size, &d.Key, &d.Value, &headers)
+				&d.Error, &d.Attempts, &d.Buried, &d.State, &d.Outcome, &d.Size, &d.Key, &d.Value, &headers)
 			if err == nil {
 				d.Timestamp, d.ID = at.Time, id.Bytes
 				d.Headers, err = headersFrom(headers)
@@ -208,6 +209,26 @@ func headersFrom(text []byte) ([]semel.Header, error) {
 		hs = append(hs, semel.Header{Name: k.Name, Value: k.Value})
 	}
 	return hs, nil
+}
+
+// Redrive marks dead letters that are open, to be handled again by whoever runs
+// their consumer, and answers their numbers. Limit and Payload of the filter don't
+// count.
+func (s *Status) Redrive(ctx context.Context, f DeadFilter) ([]int64, error) {
+	f.Closed = false
+	where, args := f.where()
+	return list(ctx, s, `UPDATE semel.dead_letter SET state = 'redrive' WHERE `+where+` RETURNING number`, args, pgx.RowTo[int64])
+}
+
+// PurgeDead removes dead letters of a consumer that were buried before a time, a
+// bounded piece at a time; those that are marked to be handled again stay. It says
+// how many.
+func (s *Status) PurgeDead(ctx context.Context, consumer string, before time.Time) (int64, error) {
+	tag, err := s.db.Exec(ctx, s.schema.sql(`
+		DELETE FROM semel.dead_letter WHERE number IN (
+			SELECT number FROM semel.dead_letter WHERE consumer = $1 AND at < $2 AND state <> 'redrive'
+			ORDER BY number LIMIT 1000 FOR UPDATE SKIP LOCKED)`), consumer, before)
+	return tag.RowsAffected(), err
 }
 
 // Discard closes dead letters that are still open, without an effect, and says

@@ -306,7 +306,8 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 		release: "UPDATE semel.watermark SET owner = NULL, unclean_claims = 0" + key("") + " AND claim_token = $4",
 		event: "INSERT INTO semel.event (consumer, topic, partition, kind, detail)" +
 			" VALUES ($1, nullif($2::text, ''), CASE WHEN $2::text <> '' THEN $3::integer END, $4, $5::text::jsonb)",
-		state: "SELECT desired_state = 'paused', reason FROM semel.consumer WHERE name = $1",
+		state: "SELECT desired_state = 'paused', reason," +
+			" EXISTS (SELECT FROM semel.dead_letter WHERE consumer = $1 AND state = 'redrive') FROM semel.consumer WHERE name = $1",
 		scope: "SELECT scope FROM semel.consumer WHERE name = $1",
 	}
 	for _, s := range []*string{
@@ -745,7 +746,7 @@ func (s *InboxStore) Look(ctx context.Context, ps []semel.Partition) (l inbox.Lo
 		b.Queue(s.sql.rowsOf, s.consumer.Name, topics, numbers).Query(take)
 	}
 	b.Queue(s.sql.state, s.consumer.Name).Query(func(rows pgx.Rows) error {
-		_, err := pgx.ForEachRow(rows, []any{&l.Paused, &l.Reason}, func() error { return nil })
+		_, err := pgx.ForEachRow(rows, []any{&l.Paused, &l.Reason, &l.Marked}, func() error { return nil })
 		return err
 	})
 	if err := c.SendBatch(ctx, &b).Close(); err != nil {

@@ -403,7 +403,7 @@ func (t *inboxTx) Bury(ctx context.Context, letters []inbox.DeadLetter) error {
 			t.store.consumer.Name, m.Topic, m.Partition, m.Offset, timeOf(m.Timestamp), cleanText(l.SentID, 1000, utf), uuidOf(l.ID),
 			m.Key, m.Value, headersOf(m.Headers, utf), string(l.Class), cleanText(l.SQLState, 5, utf),
 			cleanText(l.Error, 2000, utf), int32(l.Attempts))
-		if t.admitted(l.ID) {
+		if l.Class != inbox.DeadCollision && t.admitted(l.ID) { // what collides has the ID of another
 			ids = append(ids, uuidOf(l.ID))
 		}
 	}

@@ -32,6 +32,9 @@ type dead struct {
 	everywhere bool
 	limit      int
 	all        bool
+	wait       bool
+	here       bool
+	outOfOrder bool
 	closed     bool
 	payload    bool
 	json       bool
@@ -42,7 +45,7 @@ func (a *app) deadCommand() *cobra.Command {
 		Use:     "dead",
 		Aliases: []string{"dlq"},
 		GroupID: groupAct,
-		Short:   "list, show and discard dead letters",
+		Short:   "list, show, redrive and discard dead letters",
 		Long: `A dead letter is a message that was settled without effect: it is kept with
 its origin, its bytes, and why.`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +56,7 @@ its origin, its bytes, and why.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadDiscard(), notYet("redrive"))
+	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadDiscard(), a.deadRedrive())
 	return cmd
 }
 
@@ -257,6 +260,7 @@ type letter struct {
 	Attempts    int            `json:"attempts"`
 	At          time.Time      `json:"at"`
 	State       string         `json:"state"`
+	Outcome     string         `json:"outcome,omitempty"`
 	Size        int64          `json:"size"`
 	Key         []byte         `json:"key,omitempty"`
 	Value       []byte         `json:"value,omitempty"`
@@ -267,7 +271,7 @@ func letterOf(r postgres.DeadRow) letter {
 	l := letter{
 		Number: r.Number, Consumer: r.Consumer, Topic: r.Topic, Partition: r.Partition, Offset: r.Offset,
 		MessageID: r.MessageID, Class: string(r.Class), Size: r.Size, SQLState: r.SQLState, Error: r.Error, Attempts: r.Attempts,
-		At: r.Buried.UTC(), State: r.State, Key: r.Key, Value: r.Value, Headers: r.Headers,
+		At: r.Buried.UTC(), State: r.State, Outcome: r.Outcome, Key: r.Key, Value: r.Value, Headers: r.Headers,
 	}
 	if !r.Timestamp.IsZero() {
 		t := r.Timestamp.UTC()
@@ -286,7 +290,7 @@ func (d *dead) printLine(r postgres.DeadRow) error {
 	}
 	state := ""
 	if r.State != "buried" {
-		state = " (" + r.State + ")"
+		state = " (" + stateOf(r) + ")"
 	}
 	_, err := fmt.Fprintf(d.out, "%d  %s  %s  %s  %s  %s  %s%s\n", r.Number, r.Buried.UTC().Format(time.RFC3339), r.Consumer, r.Position(), r.Class, id, r.Error, state)
 	return err
@@ -313,7 +317,7 @@ func (d *dead) printAll(r postgres.DeadRow) error {
 	line("error", r.Error)
 	line("attempts", strconv.Itoa(r.Attempts))
 	line("buried", r.Buried.UTC().Format(time.RFC3339Nano))
-	line("state", r.State)
+	line("state", stateOf(r))
 	if d.payload {
 		line("key", text(r.Key))
 		for _, h := range r.Headers {
@@ -323,6 +327,14 @@ func (d *dead) printAll(r postgres.DeadRow) error {
 	}
 	fmt.Fprintln(d.out)
 	return nil
+}
+
+// stateOf is a letter's state, and what a redrive came to.
+func stateOf(r postgres.DeadRow) string {
+	if r.Outcome == "" {
+		return r.State
+	}
+	return r.State + ": " + r.Outcome
 }
 
 // text shows bytes as they are if a terminal may have them, else quoted.

@@ -36,8 +36,17 @@ type data struct {
 	rows      map[string]inbox.Row // by consumer and partition
 	ids       map[string]memory    // by consumer and ID
 	values    map[string]int64
-	letters   []inbox.DeadLetter
+	letters   []kept
 	events    []inbox.Event
+}
+
+// kept is a dead letter in its table.
+type kept struct {
+	inbox.DeadLetter
+	consumer string
+	number   int64
+	state    string
+	outcome  inbox.Outcome // how a redrive closed it
 }
 
 type memory struct {
@@ -123,7 +132,39 @@ func (db *DB) Values() map[string]int64 {
 func (db *DB) Letters() []inbox.DeadLetter {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return slices.Clone(db.data.letters)
+	out := make([]inbox.DeadLetter, len(db.data.letters))
+	for i, k := range db.data.letters {
+		out[i] = k.DeadLetter
+	}
+	return out
+}
+
+// Mark marks the buried letters to be handled again.
+func (db *DB) Mark() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.data.letters = slices.Clone(db.data.letters)
+	for i := range db.data.letters {
+		if k := &db.data.letters[i]; k.state == "buried" {
+			k.state = "redrive"
+		}
+	}
+}
+
+// LetterStates are the states of the committed dead letters: buried, redrive, or
+// redriven and what it came to.
+func (db *DB) LetterStates() []string {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	var out []string
+	for _, k := range db.data.letters {
+		state := k.state
+		if state == "redriven" {
+			state += " " + k.outcome.String()
+		}
+		out = append(out, state)
+	}
+	return out
 }
 
 // Events are what was recorded.
@@ -285,7 +326,107 @@ func (s *Store) Look(_ context.Context, ps []semel.Partition) (inbox.Look, error
 	}
 	want := func(p semel.Partition) bool { return ps == nil || slices.Contains(ps, p) }
 	reason, paused := db.data.paused[s.consumer]
-	return inbox.Look{Rows: db.data.rowsOf(s.consumer, want), Paused: paused, Reason: reason}, nil
+	marked := slices.ContainsFunc(db.data.letters, func(k kept) bool { return k.consumer == s.consumer && k.state == "redrive" })
+	return inbox.Look{Rows: db.data.rowsOf(s.consumer, want), Paused: paused, Reason: reason, Marked: marked}, nil
+}
+
+// Redrive is [inbox.Store]'s.
+func (s *Store) Redrive(ctx context.Context, ps []semel.Partition, after int64) (inbox.Redrive[*Tx], error) {
+	tx, err := s.begin()
+	if err != nil {
+		return nil, err
+	}
+	tx.settles = true
+	db := s.db
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for _, k := range db.data.letters {
+		p := k.Message.Position().Log
+		row, ok := db.data.rows[rowKey(s.consumer, p)]
+		mine := ps == nil || slices.Contains(ps, p) || !ok || row.Owner == nil
+		lock := fmt.Sprint("letter ", k.number)
+		if k.consumer != s.consumer || k.state != "redrive" || k.number <= after || !mine || db.locks[lock] != nil {
+			continue
+		}
+		db.locks[lock] = tx
+		if ok {
+			db.mu.Unlock()
+			err := tx.lock(ctx, rowKey(s.consumer, p))
+			db.mu.Lock()
+			if err != nil {
+				db.end(tx)
+				return nil, err
+			}
+		}
+		return &redrive{tx, inbox.Letter{Number: k.number, DeadLetter: k.DeadLetter}}, nil
+	}
+	db.end(tx)
+	return nil, nil
+}
+
+// Rebury is [inbox.Store]'s.
+func (s *Store) Rebury(ctx context.Context, number int64, why inbox.DeadLetter) error {
+	tx, err := s.begin()
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx)
+	if err := tx.lock(ctx, fmt.Sprint("letter ", number)); err != nil {
+		return err
+	}
+	return tx.end(func(d *data) {
+		d.letter(number, func(k *kept) {
+			k.Class, k.SQLState, k.Error = why.Class, why.SQLState, why.Error
+			k.Attempts++
+			k.state = "buried"
+		})
+	})
+}
+
+// letter changes a letter that is marked.
+func (d *data) letter(number int64, change func(*kept)) {
+	d.letters = slices.Clone(d.letters)
+	for i := range d.letters {
+		if k := &d.letters[i]; k.number == number && k.state == "redrive" {
+			change(k)
+		}
+	}
+}
+
+// redrive is [inbox.Redrive].
+type redrive struct {
+	*Tx
+	letter inbox.Letter
+}
+
+func (r *redrive) Letter() inbox.Letter { return r.letter }
+
+// Readmit is [inbox.Redrive]'s.
+func (r *redrive) Readmit(ctx context.Context, a inbox.Admission) (inbox.Verdict, error) {
+	key := idKey(r.store.consumer, a.ID)
+	if err := r.lock(ctx, "id "+key); err != nil {
+		return 0, err
+	}
+	r.db.mu.Lock()
+	known, ok := r.db.data.ids[key]
+	r.db.mu.Unlock()
+	if ok && !known.dead {
+		return inbox.Duplicate, nil
+	}
+	r.ids[key] = memory{digest: a.Digest}
+	return inbox.Fresh, nil
+}
+
+// Close is [inbox.Redrive]'s.
+func (r *redrive) Close(ctx context.Context, how inbox.Outcome) error {
+	return r.commit(func(d *data) {
+		d.letter(r.letter.Number, func(k *kept) { k.state, k.outcome = "redriven", how })
+		key := rowKey(r.store.consumer, r.letter.Message.Position().Log)
+		if row, ok := d.rows[key]; ok && how == inbox.Applied {
+			row.Accounts.Redriven++
+			d.rows[key] = row
+		}
+	})
 }
 
 // Release is [inbox.Store]'s.
@@ -544,7 +685,7 @@ func (tx *Tx) Bury(_ context.Context, letters []inbox.DeadLetter) error {
 	for _, l := range letters {
 		l.Message.Key, l.Message.Value = bytes.Clone(l.Message.Key), bytes.Clone(l.Message.Value)
 		tx.letters = append(tx.letters, l)
-		if m, ok := tx.ids[idKey(tx.store.consumer, l.ID)]; ok {
+		if m, ok := tx.ids[idKey(tx.store.consumer, l.ID)]; ok && l.Class != inbox.DeadCollision {
 			m.dead = true
 			tx.ids[idKey(tx.store.consumer, l.ID)] = m
 		}
@@ -557,7 +698,7 @@ func (tx *Tx) Failed() bool { return tx.failed }
 
 // Commit is [inbox.Tx]'s.
 func (tx *Tx) Commit(_ context.Context, settled []inbox.Settled) error {
-	return tx.end(func(d *data) {
+	return tx.commit(func(d *data) {
 		for _, s := range settled {
 			key := rowKey(tx.store.consumer, s.Partition)
 			r := d.rows[key]
@@ -566,11 +707,20 @@ func (tx *Tx) Commit(_ context.Context, settled []inbox.Settled) error {
 			r.Epochs = appendEpochs(r.Epochs, s.Epochs)
 			d.rows[key] = r
 		}
+	})
+}
+
+// commit commits the transaction's own, and what more does.
+func (tx *Tx) commit(more func(*data)) error {
+	return tx.end(func(d *data) {
+		more(d)
 		for k, n := range tx.values {
 			d.values[k] += n
 		}
 		maps.Copy(d.ids, tx.ids)
-		d.letters = append(d.letters, tx.letters...)
+		for _, l := range tx.letters {
+			d.letters = append(d.letters, kept{DeadLetter: l, consumer: tx.store.consumer, number: int64(len(d.letters)) + 1, state: "buried"})
+		}
 	})
 }
 

@@ -22,6 +22,10 @@ type StoreWorld[T any] struct {
 	Effects func() []string
 	// Letters is how many dead letters are kept.
 	Letters func() int
+	// Mark marks all buried letters to be handled again.
+	Mark func()
+	// LetterStates are the states of the letters in their order, see [DB.LetterStates].
+	LetterStates func() []string
 }
 
 // TestStore is what every [inbox.Store] must do.
@@ -48,6 +52,12 @@ func TestStore[T any](t *testing.T, world func(t *testing.T) StoreWorld[T]) {
 		{"ConsumersDoNotShareAMemory", (*storeTest[T]).scopes},
 		{"SameIDInTwoTransactions", (*storeTest[T]).races},
 		{"BuryKeepsALetter", (*storeTest[T]).buries},
+		{"MarkedLetterIsHandledOnce", (*storeTest[T]).redrives},
+		{"MarkedLetterOfAnAppliedID", (*storeTest[T]).redrivesApplied},
+		{"RedriveRolledBackLeavesTheMark", (*storeTest[T]).redriveRollsBack},
+		{"CollisionLeavesTheIDApplied", (*storeTest[T]).redrivesCollision},
+		{"ReburyTakesTheMarkAway", (*storeTest[T]).reburies},
+		{"LettersOfOthersPartitionsAreLeft", (*storeTest[T]).redrivesOwn},
 		{"ChecksumsWrap", (*storeTest[T]).wraps},
 		{"ReleaseClearsOnlyOwnClaims", (*storeTest[T]).releases},
 		{"ClaimEndsAnOlderClaimsTransaction", (*storeTest[T]).endsZombie},

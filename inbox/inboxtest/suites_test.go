@@ -23,6 +23,7 @@ func TestMemoryStore(t *testing.T) {
 				return keys
 			},
 			Letters: func() int { return len(db.Letters()) },
+			Mark:    db.Mark, LetterStates: db.LetterStates,
 		}
 	})
 }

@@ -15,6 +15,7 @@ const gaugesEvery = 15 * time.Second
 func (d *daemon) gauges(ctx context.Context, routes []config.Route) {
 	tick := time.NewTicker(gaugesEvery)
 	defer tick.Stop()
+	var purged time.Time
 	for {
 		for _, r := range routes {
 			c, ok, err := d.parts.consumer(ctx, r.Consumer)
@@ -25,10 +26,37 @@ func (d *daemon) gauges(ctx context.Context, routes []config.Route) {
 			d.metrics.ids.WithLabelValues(r.Name).Set(float64(max(0, c.Inbox)))
 			d.metrics.window.WithLabelValues(r.Name).Set(c.Window.Seconds())
 		}
+		if time.Since(purged) >= purgeEvery {
+			d.purge(ctx, routes)
+			purged = time.Now()
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+	}
+}
+
+// purgeEvery is how often dead letters are looked for that have been kept long
+// enough.
+const purgeEvery = time.Hour
+
+// purge removes what dead_letters.keep no longer covers.
+func (d *daemon) purge(ctx context.Context, routes []config.Route) {
+	for _, r := range routes {
+		if r.DeadLetters.Keep == 0 {
+			continue
+		}
+		var all int64
+		for {
+			n, err := d.parts.memory.PurgeDead(ctx, r.Consumer, time.Now().Add(-r.DeadLetters.Keep))
+			if all += n; err != nil || n == 0 {
+				break
+			}
+		}
+		if all > 0 {
+			d.log.Info("dead letters are no longer kept", "route", r.Name, "letters", all, "keep", r.DeadLetters.Keep)
 		}
 	}
 }

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/internal/daemon"
+	"github.com/semelhq/semel/postgres"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) deadRedrive() *cobra.Command {
+	d := &dead{app: a}
+	cmd := &cobra.Command{
+		Use:   "redrive [NUMBER…]",
+		Short: "have dead letters handled again",
+		Long: `Marks dead letters. Whoever runs their route handles them between two batches,
+through the same mapping and the same memory: a message that was applied
+meanwhile is closed without effect, one that fails again is buried again with
+its new reason. Twice is once.
+
+A route that overwrites rows and has no version would put an old value over a
+newer one: that is refused without --out-of-order.`,
+		Example: `  semel dead redrive 17 18 --wait
+  semel dead redrive --all --class constraint --since 2h
+  semel dead redrive --all --here      # nobody runs the routes`,
+		RunE: func(cmd *cobra.Command, args []string) error { return d.redrive(cmd.Context(), args) },
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	d.choose(f)
+	f.BoolVar(&d.all, "all", false, "all that the other flags leave")
+	f.BoolVar(&d.wait, "wait", false, "until they are handled; 1 if one is buried again")
+	f.BoolVar(&d.here, "here", false, "in this process, for routes that nobody runs")
+	f.BoolVar(&d.outOfOrder, "out-of-order", false, "also where an old value may be put over a newer one")
+	d.file.addConfig(f)
+	return cmd
+}
+
+func (d *dead) redrive(ctx context.Context, numbers []string) error {
+	if (len(numbers) > 0) == d.all {
+		return usage(errors.New("which ones?"), "numbers, or --all (with --route, --class, --older-than)")
+	}
+	if err := d.known(); err != nil {
+		return err
+	}
+	v, file, err := d.look(ctx, &d.file, nil)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	q, err := d.query(file, numbers)
+	if err != nil {
+		return err
+	}
+	letters, err := v.Memory().DeadLetters(ctx, q)
+	if err != nil {
+		return stuck(err, "")
+	}
+	routes, err := d.routesOf(file, letters)
+	if err != nil {
+		return err
+	}
+	q.Numbers = []int64{} // what was looked at, not what came since
+	for _, l := range letters {
+		q.Numbers = append(q.Numbers, l.Number)
+	}
+	marked, err := v.Memory().Redrive(ctx, q)
+	if err != nil {
+		return stuck(err, "")
+	}
+	missing := int64(len(numbers) - len(marked))
+	if missing > 0 {
+		err = no(fmt.Errorf("%s not found or closed already", plural(missing, "number")), "semel dead list shows those that are open")
+	}
+	if !d.wait && !d.here {
+		fmt.Fprintln(d.out, "marked "+plural(int64(len(marked)), "dead letter"))
+		return err
+	}
+	if d.here && len(routes) > 0 {
+		log, err := d.logger()
+		if err != nil {
+			return err
+		}
+		if err := daemon.Redrive(ctx, daemon.Config{File: file, Routes: routes, Logger: log}); err != nil {
+			return failed(err)
+		}
+	} else if len(marked) > 0 {
+		d.talk("waiting for who runs %s", strings.Join(routes, ", "))
+	}
+	if ended := d.watch(ctx, v.Memory(), marked); ended != nil {
+		return ended
+	}
+	return err
+}
+
+// routesOf are the names of the letters' routes. Each must be in the file, and take
+// messages late.
+func (d *dead) routesOf(file *config.File, letters []postgres.DeadRow) (names []string, err error) {
+	for _, l := range letters {
+		i := slices.IndexFunc(file.Routes, func(r config.Route) bool { return r.Consumer == l.Consumer })
+		if i < 0 {
+			return nil, usage(fmt.Errorf("dead letter %d is of consumer %s, which no route of the file has", l.Number, l.Consumer), "")
+		}
+		r := file.Routes[i]
+		if !daemon.InOrder(r) && !d.outOfOrder {
+			return nil, no(fmt.Errorf("route %s overwrites rows and has no version: dead letter %d could put an old value over a newer one", r.Name, l.Number),
+				"--out-of-order does it all the same")
+		}
+		if !slices.Contains(names, r.Name) {
+			names = append(names, r.Name)
+		}
+	}
+	return names, nil
+}
+
+// watch waits until no letter is marked any more, and says what they came to. A
+// redrive in this process leaves those that somebody else holds.
+func (d *dead) watch(ctx context.Context, m *postgres.Status, marked []int64) error {
+	for {
+		rows, err := m.DeadLetters(ctx, postgres.DeadFilter{Numbers: marked, Closed: true})
+		if err != nil {
+			return stuck(err, "")
+		}
+		counts := map[string]int64{}
+		for _, r := range rows {
+			counts[stateOf(r)]++
+		}
+		if waiting := counts["redrive"]; waiting == 0 || d.here {
+			var parts []string
+			for _, state := range []string{"redriven: applied", "redriven: duplicate", "redriven: stale", "redriven: skipped", "discarded", "redrive", "buried"} {
+				if n := counts[state]; n > 0 {
+					name := strings.TrimPrefix(state, "redriven: ")
+					name = map[string]string{"buried": "buried again", "redrive": "still marked"}[name] + strings.TrimPrefix(name, state)
+					parts = append(parts, fmt.Sprintf("%s %s", thousands(n), name))
+				}
+			}
+			fmt.Fprintf(d.out, "%s: %s\n", plural(int64(len(marked)), "dead letter"), strings.Join(parts, ", "))
+			if n := counts["buried"] + waiting; n > 0 {
+				return no(fmt.Errorf("%s not redriven", plural(n, "dead letter")), "semel dead list shows why")
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
