@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -119,5 +120,29 @@ func TestDeadLettersAreFoundAndDiscarded(t *testing.T) {
 	}
 	if ds, err = st.DeadLetters(t.Context(), postgres.DeadFilter{Closed: true}); err != nil || len(ds) != 3 || ds[0].State != "discarded" {
 		t.Errorf("closed: %+v, %v", ds, err)
+	}
+}
+
+func TestDeadLettersAreKeptForATime(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	sp := span(row, 1)
+	tx := begin(t, s, sp)
+	letter := inbox.DeadLetter{Message: semel.Message{Topic: "orders"}, Class: inbox.DeadHandler}
+	must(t, tx.Bury(t.Context(), []inbox.DeadLetter{letter, letter, letter}))
+	must(t, tx.Commit(t.Context(), []inbox.Settled{{Span: sp}}))
+	c := connect(t, url)
+	exec1(t, c, "UPDATE semel.dead_letter SET at = now() - interval '2 days' WHERE number < 3")
+	exec1(t, c, "UPDATE semel.dead_letter SET state = 'redrive' WHERE number = 2")
+	st := postgres.NewStatus(c, "")
+	if n, err := st.PurgeDead(t.Context(), "other", time.Now()); err != nil || n != 0 {
+		t.Errorf("of another consumer: %d, %v", n, err)
+	}
+	if n, err := st.PurgeDead(t.Context(), "billing", time.Now().Add(-24*time.Hour)); err != nil || n != 1 {
+		t.Errorf("%d, %v", n, err)
+	}
+	if got := ask[[]int64](t, c, "SELECT array_agg(number ORDER BY number) FROM semel.dead_letter"); !slices.Equal(got, []int64{2, 3}) {
+		t.Errorf("left: %v", got)
 	}
 }

@@ -78,11 +78,18 @@ func (d *dead) redrive(ctx context.Context, numbers []string) error {
 	if missing > 0 {
 		err = no(fmt.Errorf("%s not found or closed already", plural(missing, "number")), "semel dead list shows those that are open")
 	}
+	if len(marked) == 0 && d.all {
+		d.talk("no dead letter is open there")
+		return nil
+	}
 	if !d.wait && !d.here {
 		fmt.Fprintln(d.out, "marked "+plural(int64(len(marked)), "dead letter"))
 		return err
 	}
-	if d.here && len(routes) > 0 {
+	if len(marked) == 0 {
+		return err
+	}
+	if d.here {
 		log, err := d.logger()
 		if err != nil {
 			return err
@@ -90,7 +97,7 @@ func (d *dead) redrive(ctx context.Context, numbers []string) error {
 		if err := daemon.Redrive(ctx, daemon.Config{File: file, Routes: routes, Logger: log}); err != nil {
 			return failed(err)
 		}
-	} else if len(marked) > 0 {
+	} else {
 		d.talk("waiting for who runs %s", strings.Join(routes, ", "))
 	}
 	if ended := d.watch(ctx, v.Memory(), marked); ended != nil {

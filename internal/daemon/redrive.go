@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,7 +24,7 @@ func Redrive(ctx context.Context, cfg Config) error {
 	}
 	defer p.close()
 	d := &daemon{cfg: cfg, routes: routes, parts: p, metrics: newMetrics(cfg.Build), log: cfg.Logger}
-	d.board = newBoard(nil, func(Standing) {})
+	d.board = newBoard(time.Now, func(Standing) {})
 	for _, r := range routes {
 		d.board.add(r.Name, 1)
 		l, err := d.lane(ctx, r, 0)
@@ -40,5 +41,5 @@ func Redrive(ctx context.Context, cfg Config) error {
 // InOrder says whether messages of a route may be applied late: an old value can't
 // be put over a newer one.
 func InOrder(r config.Route) bool {
-	return r.To.Write != config.WriteUpsert || r.To.Version.String() != ""
+	return r.To.Write == config.Append || r.To.Write == config.Insert || r.To.Version.String() != ""
 }

@@ -1,5 +1,7 @@
 package mutants
 
+import "slices"
+
 // Files that the guards stand in.
 const (
 	lane     = "inbox/lane.go"
@@ -17,7 +19,45 @@ const (
 	suite    = "./inbox/inboxtest"
 )
 
-var all = append(machine, database...)
+var redriven = []mutant{
+	{
+		guard: "redrive: a locked letter is passed over",
+		edits: []edit{{memory, `|| !mine || db.locks[lock] != nil {`, `|| !mine {`}},
+		pkg:   suite, tests: []string{"TestMemoryStore/MarkedLetterIsHandledOnce"},
+	},
+	{
+		guard: "redrive: the end of a process is no failure of the message",
+		edits: []edit{{"inbox/redrive.go", `case ctx.Err() != nil: // the end`, `case false: // the end`}},
+		tests: []string{"TestKilledAtAnyStepOfARedrive"},
+	},
+	{
+		guard: "redrive: what was applied meanwhile is closed without effect",
+		edits: []edit{{"inbox/redrive.go", `if v != Fresh {`, `if v != Fresh && false {`}},
+		tests: []string{"TestLetterWhoseMessageWasAppliedMeanwhileIsClosedWithoutEffect"},
+	},
+	{
+		guard: "postgres: redrive locks its letter and passes over locked ones",
+		edits: []edit{{"postgres/redrive.go", `FOR UPDATE OF d SKIP LOCKED`, `FOR KEY SHARE OF d SKIP LOCKED`}},
+		pkg:   pg, tests: []string{"TestStoreSuite/MarkedLetterIsHandledOnce"},
+	},
+	{
+		guard: "postgres: only an ID known as dead is fresh to a redrive",
+		edits: []edit{{"postgres/redrive.go", ` WHERE i.how = 'd'`, ``}},
+		pkg:   pg, tests: []string{"TestStoreSuite/MarkedLetterOfAnAppliedID"},
+	},
+	{
+		guard: "postgres: a collision doesn't make the ID of another dead",
+		edits: []edit{{pgTx, `if l.Class != inbox.DeadCollision && t.admitted(l.ID) {`, `if t.admitted(l.ID) {`}},
+		pkg:   pg, tests: []string{"TestStoreSuite/CollisionLeavesTheIDApplied"},
+	},
+	{
+		guard: "postgres: a letter that is closed isn't buried again",
+		edits: []edit{{"postgres/redrive.go", ` AND consumer = $2 AND state = 'redrive'`, ` AND consumer = $2`}},
+		pkg:   pg, tests: []string{"TestStoreSuite/ReburyTakesTheMarkAway"},
+	},
+}
+
+var all = slices.Concat(machine, database, redriven)
 
 // off are the edits that appear in several mutants.
 var (
