@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"time"
 
@@ -45,8 +46,12 @@ func StartAt(t time.Time) Start { return Start{rule: startAt, at: t} }
 type SourceConfig struct {
 	Brokers []string // host:port of some brokers; the others are found
 	Topics  []string
-	Group   string
-	Start   Start
+	// Matching, instead of Topics, reads every topic whose whole name it matches:
+	// those that are there, and those that appear later, within 10 s. The
+	// cluster's own are left out. One that is deleted is given up.
+	Matching string
+	Group    string
+	Start    Start
 
 	// Instance makes the member a static one: a process that comes back under
 	// the same name takes its place without a rebalance. Two living processes
@@ -80,8 +85,10 @@ func (c *SourceConfig) validate() error {
 	switch {
 	case len(c.Brokers) == 0:
 		return errors.New("kafka: no brokers")
-	case len(c.Topics) == 0:
+	case len(c.Topics) == 0 && c.Matching == "":
 		return errors.New("kafka: no topics")
+	case len(c.Topics) > 0 && c.Matching != "":
+		return errors.New("kafka: both Topics and Matching")
 	case slices.Contains(c.Topics, ""):
 		return errors.New("kafka: a topic without a name")
 	case c.Group == "":
@@ -92,6 +99,11 @@ func (c *SourceConfig) validate() error {
 		return fmt.Errorf("kafka: MaxBytes is %d", c.MaxBytes)
 	case c.MaxBytes > 0 && c.MaxBytes < 64<<10:
 		return fmt.Errorf("kafka: MaxBytes is %d, and less than 65536 can't hold a fetch", c.MaxBytes)
+	}
+	if c.Matching != "" {
+		if _, err := regexp.Compile(whole(c.Matching)); err != nil {
+			return fmt.Errorf("kafka: Matching: %w", err)
+		}
 	}
 	c.Topics = slices.Clone(c.Topics)
 	slices.Sort(c.Topics)
@@ -110,6 +122,13 @@ func (c *SourceConfig) validate() error {
 	}
 	return nil
 }
+
+// whole anchors an expression.
+func whole(expression string) string { return "^(?:" + expression + ")$" }
+
+// MatchingName is how a source with Matching names its topics, where one list of
+// names is kept: /expression/.
+func MatchingName(expression string) string { return "/" + expression + "/" }
 
 // ids of the client towards the broker, in its logs and quotas.
 const clientID = "semel"

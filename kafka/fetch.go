@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -288,7 +289,11 @@ func (s *Source) lookout() {
 		case <-s.look:
 		default:
 		}
-		md, err := s.adm.Metadata(s.ctx, s.cfg.Topics...)
+		var md kadm.Metadata
+		var err error
+		if topics := s.read(); len(topics) > 0 { // none would ask for all
+			md, err = s.adm.Metadata(s.ctx, topics...)
+		}
 		s.mu.Lock()
 		if err != nil {
 			s.failed("metadata", fmt.Errorf("metadata: %w", err), false)
@@ -315,11 +320,28 @@ func (s *Source) lookout() {
 	}
 }
 
+// read are the topics whose metadata counts.
+func (s *Source) read() []string {
+	if s.cfg.Matching == "" {
+		return s.cfg.Topics
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var topics []string
+	for p := range s.parts {
+		topics = append(topics, p.Topic)
+	}
+	slices.Sort(topics)
+	return slices.Compact(topics)
+}
+
 // observe compares metadata with what the partitions are pinned to. mu is held.
 func (s *Source) observe(md kadm.Metadata) {
 	for _, t := range md.Topics {
 		about := "topic " + t.Topic
 		switch {
+		case errors.Is(t.Err, kerr.UnknownTopicOrPartition) && s.cfg.Matching != "":
+			s.well(about) // deleted: the group takes its partitions away
 		case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 			s.failed(about, &inbox.UnknownTopicError{Topic: t.Topic}, true)
 		case t.Err != nil:

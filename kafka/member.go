@@ -40,15 +40,16 @@ func (s *Source) join(ctx context.Context) error {
 	case joined:
 		return nil
 	}
-	if _, err := s.metadata(ctx, s.cfg.Topics...); err != nil {
-		return err
+	if s.cfg.Matching == "" {
+		if _, err := s.metadata(ctx, s.cfg.Topics...); err != nil {
+			return err
+		}
 	}
 	m := &member{s: s, quit: make(chan struct{}), done: make(chan struct{})}
 	opts := append(slices.Clone(s.cfg.Options),
 		kgo.SeedBrokers(s.cfg.Brokers...),
 		kgo.ClientID(process()),
 		kgo.ConsumerGroup(s.cfg.Group),
-		kgo.ConsumeTopics(s.cfg.Topics...),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.DisableAutoCommit(),
 		kgo.SessionTimeout(s.cfg.SessionTimeout),
@@ -64,6 +65,11 @@ func (s *Source) join(ctx context.Context) error {
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, ps map[string][]int32) { m.revoked(flat(ps)) }),
 		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, ps map[string][]int32) { m.lost(flat(ps)) }),
 	)
+	if s.cfg.Matching != "" {
+		opts = append(opts, kgo.ConsumeRegex(), kgo.ConsumeTopics(whole(s.cfg.Matching)))
+	} else {
+		opts = append(opts, kgo.ConsumeTopics(s.cfg.Topics...))
+	}
 	if s.cfg.Instance != "" {
 		opts = append(opts, kgo.InstanceID(s.cfg.Instance))
 	}
@@ -102,6 +108,11 @@ func (m *member) assigned(ps []semel.Partition) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	m.s.well("group")
+	if m.s.cfg.Matching != "" {
+		for _, p := range ps {
+			m.cl.PauseFetchTopics(p.Topic)
+		}
+	}
 	m.post(event{gained: ps})
 }
 

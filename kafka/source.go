@@ -151,8 +151,13 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	return s, nil
 }
 
-// Topics are the topics that are read, sorted.
-func (s *Source) Topics() []string { return slices.Clone(s.cfg.Topics) }
+// Topics are the topics that are read, sorted; with Matching its [MatchingName].
+func (s *Source) Topics() []string {
+	if s.cfg.Matching != "" {
+		return []string{MatchingName(s.cfg.Matching)}
+	}
+	return slices.Clone(s.cfg.Topics)
+}
 
 // Cluster is the cluster's ID.
 func (s *Source) Cluster(ctx context.Context) (string, error) {
