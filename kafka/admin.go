@@ -121,6 +121,15 @@ type Topic struct {
 	Configs map[string]string
 }
 
+// TopicNames are all topics but the cluster's own, sorted.
+func (a *Admin) TopicNames(ctx context.Context) ([]string, error) {
+	md, err := a.adm.ListTopics(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("topics: %w", err)
+	}
+	return md.Names(), nil
+}
+
 // Topics describes topics; none named: all but the cluster's own. One that doesn't
 // exist is an [inbox.UnknownTopicError].
 func (a *Admin) Topics(ctx context.Context, names ...string) ([]Topic, error) {

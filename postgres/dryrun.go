@@ -17,6 +17,35 @@ import (
 // a row as JSON each, and sets their Outcome; a dead one has its Err and Class. Nothing is locked beyond the rows that are written, no claim is
 // needed and none is disturbed. It reads the whole table to find the rows.
 func (t *Table) Try(ctx context.Context, conn *pgx.Conn, schema, consumer string, items []inbox.Item) (made []string, err error) {
+	return tryItems(ctx, conn, schema, consumer, items, t, func(tx pgx.Tx) ([]string, error) { return t.made(ctx, tx) })
+}
+
+// Try is that of [Table]; each row stands under its table's name.
+func (t *Tables) Try(ctx context.Context, conn *pgx.Conn, schema, consumer string, items []inbox.Item) ([]string, error) {
+	return tryItems(ctx, conn, schema, consumer, items, t, func(tx pgx.Tx) (all []string, err error) {
+		for _, table := range t.sorted() {
+			rows, err := table.made(ctx, tx)
+			if err != nil {
+				return nil, err
+			}
+			for _, row := range rows {
+				all = append(all, table.name.String()+" "+row)
+			}
+		}
+		return all, nil
+	})
+}
+
+// tried is an effect that can be tried.
+type tried interface {
+	inbox.Effect[pgx.Tx]
+	onCollision() inbox.CollisionPolicy
+}
+
+func (t *Table) onCollision() inbox.CollisionPolicy  { return t.cfg.OnCollision }
+func (t *Tables) onCollision() inbox.CollisionPolicy { return t.cfg.OnCollision }
+
+func tryItems(ctx context.Context, conn *pgx.Conn, schema, consumer string, items []inbox.Item, effect tried, made func(tx pgx.Tx) ([]string, error)) ([]string, error) {
 	// One snapshot: what others commit meanwhile must not look like ours.
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
@@ -28,10 +57,15 @@ func (t *Table) Try(ctx context.Context, conn *pgx.Conn, schema, consumer string
 		return nil, err
 	}
 	for i := range items {
-		if err := t.try(ctx, tx, seen, &items[i]); err != nil {
+		if err := try(ctx, tx, effect, seen, &items[i]); err != nil {
 			return nil, fmt.Errorf("%s: %w", items[i].Position(), err)
 		}
 	}
+	return made(tx)
+}
+
+// made are the rows that the transaction has written.
+func (t *Table) made(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	rows, err := tx.Query(ctx, `SELECT to_jsonb(t)::text FROM `+t.name.sql()+` t WHERE age(t.xmin) <= age(pg_current_xact_id()::xid)`)
 	if err != nil {
 		return nil, err
@@ -41,7 +75,7 @@ func (t *Table) Try(ctx context.Context, conn *pgx.Conn, schema, consumer string
 
 // try takes one item in a savepoint of its own. seen are the IDs that are known, with
 // their digests; nil: none are kept.
-func (t *Table) try(ctx context.Context, tx pgx.Tx, seen map[semel.ID]inbox.Digest, it *inbox.Item) error {
+func try(ctx context.Context, tx pgx.Tx, effect tried, seen map[semel.ID]inbox.Digest, it *inbox.Item) error {
 	if it.Skip {
 		it.Outcome = inbox.Skipped
 		return nil
@@ -49,7 +83,7 @@ func (t *Table) try(ctx context.Context, tx pgx.Tx, seen map[semel.ID]inbox.Dige
 	if digest, known := seen[it.ID]; known && !it.ID.IsZero() {
 		it.Outcome = inbox.DuplicateID
 		var none inbox.Digest
-		if t.cfg.OnCollision != inbox.CollisionDuplicate && digest != none && it.Digest != none && digest != it.Digest {
+		if effect.onCollision() != inbox.CollisionDuplicate && digest != none && it.Digest != none && digest != it.Digest {
 			it.Outcome, it.Class, it.Err = inbox.Dead, inbox.DeadCollision, errOtherContent
 		}
 		return nil
@@ -65,7 +99,7 @@ func (t *Table) try(ctx context.Context, tx pgx.Tx, seen map[semel.ID]inbox.Dige
 	if err != nil {
 		return err
 	}
-	err = t.Apply(ctx, tryTx{part}, []*inbox.Item{it})
+	err = effect.Apply(ctx, tryTx{part}, []*inbox.Item{it})
 	if err == nil {
 		_, err = part.Exec(ctx, `SET CONSTRAINTS ALL IMMEDIATE`)
 	}

@@ -158,7 +158,7 @@ func (s *Scratch) Apply(ctx context.Context, t *Table, remembers bool, items []i
 		seen = nil
 	}
 	for i := range items {
-		if err := t.try(ctx, s.tx, seen, &items[i]); err != nil {
+		if err := try(ctx, s.tx, t, seen, &items[i]); err != nil {
 			return fmt.Errorf("%s: %w", items[i].Position(), err)
 		}
 	}

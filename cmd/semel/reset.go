@@ -74,8 +74,8 @@ func (r *reset) Run(ctx context.Context, args []string) error {
 		return err
 	}
 	for p := range r.to.Offsets {
-		if p.Topic == "" && len(route.From.Topics) > 1 {
-			return usage(fmt.Errorf("--to-offset: route %s has several topics", route.Name), "like "+route.From.Topics[0]+"/0:100")
+		if p.Topic == "" && route.From.Several() {
+			return usage(fmt.Errorf("--to-offset: route %s has several topics", route.Name), "like TOPIC/0:100")
 		}
 	}
 	plan, err := v.Reset(ctx, route, r.to, r.execute)

@@ -55,3 +55,57 @@ func TestChangeEventsBecomeRows(t *testing.T) {
 		`(1,0.00000,"2025-11-30 00:00:00.000001",1969-12-31,[],12) (2,-0.00001,,,,11)`)
 	s.want("SELECT class || error FROM semel.dead_letter", "decodevalue: a truncate (op t): rows are deleted only by messages that name them; empty the table by hand, or leave the connector's skipped.operations at t")
 }
+
+// matching is a route of topics below the scene's.
+func (s *scene) matching(names string, lines ...string) string {
+	return s.route(append([]string{`from: {topics_matching: '\QTOPIC\E\.` + names + `', session_timeout: 6s}`}, lines...)...)
+}
+
+func (s *scene) topicBelow(name string, values ...string) {
+	s.t.Helper()
+	topic := s.topic + "." + name
+	_, err := s.adm.CreateTopic(within(s.t), 1, -1, nil, topic)
+	must(s.t, err)
+	s.below(name, values...)
+}
+
+func (s *scene) below(name string, values ...string) {
+	s.t.Helper()
+	for _, v := range values {
+		s.produce(&kgo.Record{Topic: s.topic + "." + name, Value: []byte(v)})
+	}
+}
+
+func TestManyTopicsGoIntoTheirTablesInOneRoute(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, `CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, w text NOT NULL); CREATE SCHEMA other; CREATE TABLE other."C" (id int PRIMARY KEY)`)
+	s.topicBelow("public.a", `{"id":1,"v":"x"}`, `{"id":2}`)
+	s.topicBelow("public.b", `{"id":1,"w":"x"}`, `{"id":2}`) // the second is refused
+	s.topicBelow(`other.C`, `{"id":1}`)
+	s.run(s.matching(`(\w+)\.(\w+)`, "id: {position: true}", `to: {table: '{1}."{2}"', write: upsert}`))
+	s.want("SELECT string_agg(a::text, ' ' ORDER BY id) FROM a", "(1,x) (2,)")
+	s.want("SELECT string_agg(b::text, ' ') FROM b", "(1,x)")
+	s.want(`SELECT string_agg(c::text, ' ') FROM other."C" c`, "(1)")
+	if got := s.outcomes(); got != "4 applied, 1 dead" {
+		t.Error(got)
+	}
+	s.want("SELECT class || ' ' || sqlstate FROM semel.dead_letter", "constraint 23502")
+}
+
+func TestATopicWithoutATableHaltsUntilItIsThere(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, `CREATE TABLE a (id int PRIMARY KEY)`)
+	s.topicBelow("a", `{"id":1}`)
+	route := s.matching("(.*)", "id: {fields: [value.id]}", `to: {table: 'public."{1}"', write: append}`)
+	d := s.start(route)
+	until(t, "the first table is written", func() bool { return s.ask("SELECT count(*) FROM a") == "1" })
+	s.topicBelow("b", `{"id":1}`)
+	until(t, "the route halts", func() bool {
+		return s.ask("SELECT count(*) FROM semel.event WHERE kind = 'halt' AND detail->>'why' LIKE '%table public.b: it does not exist%'") == "1"
+	})
+	d.stop()
+	s.exec(`CREATE TABLE b (id int PRIMARY KEY)`)
+	s.run(route)
+	s.want("SELECT count(*) FROM b", "1")
+	s.want("SELECT count(*) FROM semel.dead_letter", "0")
+}

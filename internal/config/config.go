@@ -86,6 +86,7 @@ type Route struct {
 // From says what a route reads.
 type From struct {
 	Topics         []string
+	Matching       string // instead of Topics: an expression for whole names; "": none
 	Start          Start
 	Group          string
 	Concurrency    int // lanes in this process
@@ -184,6 +185,7 @@ type ID struct {
 // To is the target.
 type To struct {
 	Table      sqlname.Table
+	Template   string // instead of Table: one for each topic, see [Route.TableOf]; "": none
 	Write      Write
 	PrimaryKey []string  // nil: the table's
 	Version    sink.Path // zero: none

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"regexp/syntax"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	_ "time/tzdata" // names of zones mean the same on every machine
@@ -176,6 +178,10 @@ func (r *reader) routes(n *yaml.Node, at string) {
 		}
 		names[t.Name], consumers[t.Consumer] = t.Path, t.Path
 		for _, o := range r.file.Routes[:i] {
+			same := o.From.Group == t.From.Group && t.From.Group != "" && o.Consumer != t.Consumer
+			if same && (t.From.Matching != "" || o.From.Matching != "") {
+				r.failPath(t.Path+".from.group", fmt.Sprintf("group %q twice: %s has it, and topics_matching may meet a topic of the other", t.From.Group, o.Path), "each route would get a part of the topic only")
+			}
 			for _, topic := range t.From.Topics {
 				if o.From.Group == t.From.Group && t.From.Group != "" && slices.Contains(o.From.Topics, topic) && o.Consumer != t.Consumer {
 					r.failPath(t.Path+".from.group", fmt.Sprintf("topic %q in group %q twice: %s reads it too", topic, t.From.Group, o.Path), "each route would get a part of the topic only")
@@ -250,6 +256,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		t.From.KeyFormat = sink.KeyJSON
 	}
 	r.checkPaths(at, &t)
+	r.checkTemplate(at, &t)
 	return t
 }
 
@@ -299,7 +306,7 @@ func (r *reader) from(n *yaml.Node, at string, f *From) (keyed bool) {
 	format := ""
 	seen := r.object(n, at, fields{
 		"topics":          r.names(&f.Topics),
-		"topics_matching": r.later,
+		"topics_matching": func(n *yaml.Node, at string) { r.matching(n, at, f) },
 		"outbox":          r.later,
 		"start":           func(n *yaml.Node, at string) { r.start(n, at, &f.Start) },
 		"group":           r.name(&f.Group),
@@ -309,10 +316,52 @@ func (r *reader) from(n *yaml.Node, at string, f *From) (keyed bool) {
 		"session_timeout": r.duration(&f.SessionTimeout, time.Second),
 	})
 	f.KeyFormat = map[string]sink.KeyFormat{"json": sink.KeyJSON, "raw": sink.KeyRaw}[format]
+	if seen["topics"] != nil && seen["topics_matching"] != nil {
+		r.fail(target(seen["topics_matching"]), at+": topics or topics_matching, not both", "")
+	}
+	if f.Matching != "" && f.Start.Mode == StartLatest {
+		r.failPath(join(at, "start"), "latest with topics_matching: what a new topic holds when it is found would be lost", "earliest, or a time")
+	}
 	if seen["topics"] == nil && seen["topics_matching"] == nil && seen["outbox"] == nil {
 		r.missing(target(n), join(at, "topics"), "topics: [orders]")
 	}
 	return seen["key_format"] != nil
+}
+
+func (r *reader) matching(n *yaml.Node, at string, f *From) {
+	s, ok := r.string(n, at, `an expression for names of topics, like 'shop\.public\.(.*)'`)
+	if !ok {
+		return
+	}
+	if _, err := regexp.Compile("^(?:" + s + ")$"); err != nil || s == "" {
+		var e *syntax.Error
+		why := "empty"
+		if errors.As(err, &e) {
+			why = fmt.Sprintf("%s: %s", e.Code, e.Expr)
+		}
+		r.fail(target(n), at+": no regular expression: "+why, "")
+		return
+	}
+	f.Matching = s
+}
+
+// checkTemplate finds places in a table's name that no topic fills.
+func (r *reader) checkTemplate(at string, t *Route) {
+	if t.To.Template == "" {
+		return
+	}
+	if t.From.Matching == "" {
+		if len(t.From.Topics) > 0 {
+			r.failPath(join(at, "to.table"), "a template, and no topics_matching to fill it", `from: {topics_matching: 'shop\.public\.(.*)'}`)
+		}
+		return
+	}
+	groups := t.From.regexp().NumSubexp()
+	for _, place := range template.FindAllStringSubmatch(t.To.Template, -1) {
+		if n, err := strconv.Atoi(place[1]); err != nil || n > groups {
+			r.failPath(join(at, "to.table"), fmt.Sprintf("%s, and topics_matching has %d groups", place[0], groups), "a group is written in brackets: (.*)")
+		}
+	}
 }
 
 func (r *reader) start(n *yaml.Node, at string, s *Start) {
@@ -394,7 +443,7 @@ func (r *reader) path(n *yaml.Node, at string) sink.Path {
 func (r *reader) to(n *yaml.Node, at string, t *To) {
 	absent := ""
 	seen := r.object(n, at, fields{
-		"table":          func(n *yaml.Node, at string) { r.table(n, at, &t.Table) },
+		"table":          func(n *yaml.Node, at string) { r.table(n, at, t) },
 		"write":          choice(r, &t.Write, []Write{Append, Insert, Upsert}, "mirror"),
 		"primary_key":    r.names(&t.PrimaryKey),
 		"version":        func(n *yaml.Node, at string) { t.Version = r.path(n, at) },
@@ -465,19 +514,19 @@ func near(name string, columns []sink.Column) string {
 	return ""
 }
 
-var template = regexp.MustCompile(`\{\d+\}`)
-
-func (r *reader) table(n *yaml.Node, at string, t *sqlname.Table) {
+func (r *reader) table(n *yaml.Node, at string, t *To) {
 	s, ok := r.string(n, at, "a table's name, like public.orders")
 	if !ok {
 		return
 	}
-	if template.MatchString(s) {
-		r.fail(target(n), at+": templates like {1} are not in this version", "")
-		return
-	}
-	var err error
-	if *t, err = sqlname.ParseTable(s); err != nil {
+	// Whatever a topic brings, the template has to be a name.
+	table, err := sqlname.ParseTable(template.ReplaceAllString(s, "t$1"))
+	switch {
+	case err == nil && template.MatchString(s):
+		t.Template = s
+	case err == nil:
+		t.Table = table
+	default:
 		r.fail(target(n), at+": "+err.Error(), `names are written as in SQL: public.orders, "My.Schema"."Table"`)
 	}
 }

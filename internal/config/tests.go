@@ -79,8 +79,8 @@ func (r *reader) testedRoutes() {
 
 func (r *reader) testedTopics(t *Test, route Route) {
 	for _, m := range t.Messages {
-		if m.Topic != "" && len(route.From.Topics) > 0 && !slices.Contains(route.From.Topics, m.Topic) {
-			r.failPath(m.Path+".topic", fmt.Sprintf("route %s doesn't read %q", route.Name, m.Topic), "it reads "+strings.Join(route.From.Topics, ", "))
+		if m.Topic != "" && (len(route.From.Topics) > 0 || route.From.Matching != "") && !route.From.Reads(m.Topic) {
+			r.failPath(m.Path+".topic", fmt.Sprintf("route %s doesn't read %q", route.Name, m.Topic), "it reads "+route.From.Words())
 		}
 	}
 }

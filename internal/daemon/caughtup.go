@@ -36,7 +36,9 @@ func (d *daemon) caughtUp(ctx context.Context, routes []config.Route) (paused []
 				done = false
 			}
 			if targets[r.Name] == nil {
-				targets[r.Name], _ = d.parts.stable(ctx, r.From.Topics) // an outage is waited out
+				if topics, err := d.parts.topics(ctx, r); err == nil { // an outage is waited out
+					targets[r.Name], _ = d.parts.stable(ctx, topics)
+				}
 			}
 			rows, err := d.parts.memory.Watermarks(ctx, r.Consumer)
 			switch {

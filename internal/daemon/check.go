@@ -16,6 +16,7 @@ import (
 	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/internal/config"
 	"github.com/semelhq/semel/internal/nearest"
+	"github.com/semelhq/semel/internal/sqlname"
 	"github.com/semelhq/semel/kafka"
 	"github.com/semelhq/semel/postgres"
 )
@@ -60,7 +61,10 @@ func (c *check) wrong(path, what, hint string) { c.add(true, path, what, hint) }
 func (c *check) weak(path, what, hint string)  { c.add(false, path, what, hint) }
 
 func (c *check) add(wrong bool, path, what, hint string) {
-	c.found = append(c.found, Finding{wrong, c.file.ErrorAt(path, what, "").Error(), hint})
+	f := Finding{wrong, c.file.ErrorAt(path, what, "").Error(), hint}
+	if !slices.Contains(c.found, f) { // many tables may say one thing
+		c.found = append(c.found, f)
+	}
 }
 
 // skewMost is how far two clocks may be apart before it is worth a word: the
@@ -149,10 +153,19 @@ func (c *check) route(r config.Route) error {
 }
 
 func (c *check) topics(r config.Route) error {
-	at := r.Path + ".from.topics"
 	partitions := 0
-	for i, name := range r.From.Topics {
-		at := fmt.Sprintf("%s[%d]", at, i)
+	names, err := c.parts.topics(c.ctx, r)
+	if err != nil {
+		return &StartError{What: "broker", Err: Plain(err)}
+	}
+	if len(names) == 0 {
+		c.weak(r.Path+".from.topics_matching", "no topic matches yet", "")
+	}
+	for i, name := range names {
+		at := fmt.Sprintf("%s.from.topics[%d]", r.Path, i)
+		if r.From.Matching != "" {
+			at = r.Path + ".from.topics_matching"
+		}
 		ts, err := c.admin.Topics(c.ctx, name)
 		var unknown *inbox.UnknownTopicError
 		switch {
@@ -164,6 +177,9 @@ func (c *check) topics(r config.Route) error {
 		}
 		t := ts[0]
 		partitions += int(t.Partitions)
+		if r.From.Matching != "" {
+			at += " (" + t.Name + ")"
+		}
 		if t.ID == (semel.TopicID{}) {
 			c.weak(at, "the broker has no topic IDs: a topic that is deleted and made again is not recognised", "")
 		}
@@ -212,7 +228,37 @@ func (c *check) window(r config.Route, t kafka.Topic) {
 	}
 }
 
+// table looks at the table, or at those of the topics that are there.
 func (c *check) table(r config.Route) error {
+	if r.To.Template == "" {
+		return c.one(r)
+	}
+	names, err := c.parts.topics(c.ctx, r)
+	if err != nil {
+		return &StartError{What: "broker", Err: Plain(err)}
+	}
+	seen := map[string]bool{}
+	for _, topic := range names {
+		text, err := r.TableOf(topic)
+		one := r
+		if err == nil {
+			one.To.Table, err = sqlname.ParseTable(text)
+		}
+		if err != nil {
+			c.wrong(r.Path+".to.table", fmt.Sprintf("topic %s: %q: %v", topic, text, err), `public."{1}" takes any name`)
+			continue
+		}
+		if !seen[text] {
+			seen[text] = true
+			if err := c.one(one); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *check) one(r config.Route) error {
 	at := r.Path + ".to"
 	t, err := c.parts.table(c.ctx, r)
 	if err != nil {
@@ -272,6 +318,9 @@ func (c *check) record(r config.Route) error {
 		return nil
 	}
 	topics := slices.Sorted(slices.Values(r.From.Topics))
+	if r.From.Matching != "" {
+		topics = []string{kafka.MatchingName(r.From.Matching)}
+	}
 	if now := targetName(r); was.Target != now {
 		c.wrong(r.Path+".to", fmt.Sprintf("consumer %s recorded the target %q, and this is %q: the route would halt", r.Consumer, was.Target, now), "another consumer, or run --accept-change")
 	}

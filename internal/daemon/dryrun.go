@@ -45,7 +45,7 @@ func DryRun(ctx context.Context, cfg Config, n int) ([]Tried, error) {
 
 func (p *parts) try(ctx context.Context, r config.Route, n int) (t Tried, err error) {
 	t.Route = r.Name
-	table, err := p.table(ctx, r)
+	table, err := p.writer(ctx, r)
 	if err != nil {
 		return t, err
 	}
@@ -98,7 +98,11 @@ func (p *parts) places(ctx context.Context, r config.Route) ([]span, error) {
 		return nil, err
 	}
 	defer src.Close()
-	ws, err := src.Witness(ctx, r.From.Topics)
+	topics, err := p.topics(ctx, r)
+	if err != nil || len(topics) == 0 {
+		return nil, err
+	}
+	ws, err := src.Witness(ctx, topics)
 	if err != nil {
 		return nil, err
 	}

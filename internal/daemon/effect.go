@@ -2,7 +2,10 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"sync"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
@@ -14,6 +17,34 @@ import (
 // table looks at the route's table and decides how to write to it.
 func (p *parts) table(ctx context.Context, r config.Route) (*postgres.Table, error) {
 	return p.tableOn(ctx, p.pool, r)
+}
+
+// writer is the effect of a route, whether it has one table or many.
+type writer interface {
+	inbox.Effect[pgx.Tx]
+	Memory() inbox.Memory
+	OwnIDs() bool
+	IDName() string
+	SentID(m *semel.Message) string
+	UnknownFields() int64
+	Try(ctx context.Context, conn *pgx.Conn, schema, consumer string, items []inbox.Item) (made []string, err error)
+}
+
+// writer is the route's; many tables are looked at when their messages come.
+func (p *parts) writer(ctx context.Context, r config.Route) (writer, error) {
+	if r.To.Template != "" {
+		return postgres.NewTables(p.pool, postgres.TablesConfig{TableConfig: tableConfig(r), Of: r.TableOf})
+	}
+	return p.table(ctx, r)
+}
+
+// topics are those that the route reads now.
+func (p *parts) topics(ctx context.Context, r config.Route) ([]string, error) {
+	if r.From.Matching == "" {
+		return r.From.Topics, nil
+	}
+	all, err := p.admin.TopicNames(ctx)
+	return slices.DeleteFunc(all, func(t string) bool { return !r.From.Reads(t) }), err
 }
 
 // tableOn looks through a connection of its own.
@@ -28,7 +59,7 @@ func tableConfig(r config.Route) postgres.TableConfig {
 		PrimaryKey:    r.To.PrimaryKey,
 		Version:       r.To.Version.String(),
 		Identified:    !idRule(r).ByPosition(),
-		SeveralTopics: len(r.From.Topics) > 1,
+		SeveralTopics: r.From.Several(),
 		KeyFormat:     r.From.KeyFormat,
 		Open:          openers(r),
 		OnCollision:   onCollision[r.OnCollision],
@@ -72,7 +103,7 @@ func openers(r config.Route) (steps []sink.Opener) {
 
 // memory is what recognises repeats: without a window the watermark alone,
 // unless the table itself knows the IDs.
-func memory(r config.Route, t *postgres.Table) inbox.Memory {
+func memory(r config.Route, t interface{ Memory() inbox.Memory }) inbox.Memory {
 	if m := t.Memory(); m != inbox.MemoryInbox || r.Inbox.Window > 0 {
 		return m
 	}
@@ -102,20 +133,20 @@ var (
 
 // targetName is what is recorded of a route's target.
 func targetName(r config.Route) string {
-	return string(r.To.Write) + " " + r.To.Table.String()
+	return string(r.To.Write) + " " + r.To.Target()
 }
 
 // tables are the effects that were made in this run, by route: they count.
 type tables struct {
 	mu sync.Mutex
-	of map[string][]*postgres.Table
+	of map[string][]writer
 }
 
-func (t *tables) add(route string, table *postgres.Table) {
+func (t *tables) add(route string, table writer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.of == nil {
-		t.of = map[string][]*postgres.Table{}
+		t.of = map[string][]writer{}
 	}
 	t.of[route] = append(t.of[route], table)
 }

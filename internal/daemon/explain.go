@@ -49,6 +49,9 @@ func askTables(ctx context.Context, f *config.File) (map[string]*postgres.Table,
 	ts := map[string]*postgres.Table{}
 	var failed error
 	for _, r := range f.Routes {
+		if r.To.Template != "" {
+			continue // what many tables are like, no one of them says
+		}
 		t, err := p.table(ctx, r)
 		if err != nil {
 			failed = err
@@ -69,11 +72,11 @@ func memoryOfFile(r config.Route) inbox.Memory {
 
 // explanation of a route; table is nil where it wasn't asked.
 func explanation(r config.Route, table *postgres.Table) Explanation {
-	e := explainer{r: r, table: table, memory: memoryOfFile(r), name: r.To.Table.String()}
+	e := explainer{r: r, table: table, memory: memoryOfFile(r), name: r.To.Target()}
 	if table != nil {
 		e.memory = memory(r, table)
 	}
-	e.Title = fmt.Sprintf("route %s: %s %s into table %s, %s", r.Name, plural("topic", r.From.Topics), strings.Join(r.From.Topics, ", "), e.name, r.To.Write)
+	e.Title = fmt.Sprintf("route %s: %s into table %s, %s", r.Name, r.From.Words(), e.name, r.To.Write)
 	e.guarantee()
 	e.remembers()
 	e.messages()
@@ -151,6 +154,9 @@ func (e *explainer) messages() {
 
 func (e *explainer) rows() {
 	e.say("path", "%s", pathWords(e.r, e.memory))
+	if e.r.To.Template != "" {
+		e.say("", "A table for each topic, as its name says, all in one transaction. A topic without a table halts the route at its first message.")
+	}
 	if e.table != nil {
 		e.say("", "Here: %s.", e.table.Path())
 	}
@@ -214,13 +220,6 @@ func days(d time.Duration) string {
 		return fmt.Sprintf("%dd", d/(24*time.Hour))
 	}
 	return model.Duration(d).String()
-}
-
-func plural(what string, of []string) string {
-	if len(of) == 1 {
-		return what
-	}
-	return what + "s"
 }
 
 func idWords(r config.Route) string {

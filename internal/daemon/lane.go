@@ -48,8 +48,9 @@ func (d *daemon) lane(ctx context.Context, r config.Route, n int) (lane, error) 
 	if err != nil {
 		return nil, err
 	}
+	one, _ := table.(*postgres.Table)
 	store := postgres.NewInboxStore(d.parts.pool, postgres.InboxConfig{
-		Schema: d.parts.file.Database.Schema, SynchronousCommit: durability(d.parts.file.Database), Table: table, Logger: log,
+		Schema: d.parts.file.Database.Schema, SynchronousCommit: durability(d.parts.file.Database), Table: one, Logger: log,
 	})
 	in, err := inbox.New(inbox.Config[pgx.Tx]{
 		Consumer:     r.Consumer,
@@ -80,10 +81,10 @@ func (d *daemon) lane(ctx context.Context, r config.Route, n int) (lane, error) 
 
 // prepare looks at the table and the topics. What is wrong with them is an
 // error; an outage is waited out.
-func (d *daemon) prepare(ctx context.Context, r config.Route, n int) (*postgres.Table, error) {
+func (d *daemon) prepare(ctx context.Context, r config.Route, n int) (writer, error) {
 	for pause := time.Second; ; pause = min(2*pause, 30*time.Second) {
-		table, err := d.parts.table(ctx, r)
-		if err == nil {
+		table, err := d.parts.writer(ctx, r)
+		if err == nil && len(r.From.Topics) > 0 {
 			_, err = d.parts.admin.Topics(ctx, r.From.Topics...)
 		}
 		var unknown *inbox.UnknownTopicError
@@ -127,7 +128,7 @@ func CollectFor(memory int64) {
 // source is a member of the route's group; n is its lane.
 func (p *parts) source(r config.Route, n, bytes int, log *slog.Logger) kafka.SourceConfig {
 	cfg := kafka.SourceConfig{
-		Brokers: p.file.Kafka.Brokers, Topics: r.From.Topics, Group: r.From.Group, Start: start(r.From.Start),
+		Brokers: p.file.Kafka.Brokers, Topics: r.From.Topics, Matching: r.From.Matching, Group: r.From.Group, Start: start(r.From.Start),
 		SessionTimeout: r.From.SessionTimeout, MaxBytes: bytes, Options: p.kafka, Logger: log,
 	}
 	if id := r.From.InstanceID; id != "" {

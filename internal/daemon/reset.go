@@ -69,6 +69,11 @@ func (v *Viewer) Reset(ctx context.Context, r config.Route, to ResetTo, execute 
 	if err := v.p.reachBroker(ctx); err != nil {
 		return ResetPlan{}, err
 	}
+	var err error
+	if r.From.Topics, err = v.p.topics(ctx, r); err != nil {
+		return ResetPlan{}, err
+	}
+	r.From.Matching = ""
 	s := resetter{p: v.p, r: r, to: to}
 	if err := s.look(ctx); err != nil {
 		return ResetPlan{}, err

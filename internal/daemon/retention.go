@@ -45,7 +45,11 @@ func shortWindow(r config.Route, t kafka.Topic) string {
 
 // warnOfWindow says it in the log of a run.
 func (d *daemon) warnOfWindow(ctx context.Context, r config.Route) {
-	ts, err := d.parts.admin.Topics(ctx, r.From.Topics...)
+	names, err := d.parts.topics(ctx, r)
+	if err != nil || len(names) == 0 {
+		return
+	}
+	ts, err := d.parts.admin.Topics(ctx, names...)
 	if err != nil {
 		return // whoever needs the topics will say so
 	}

@@ -71,6 +71,9 @@ func (p *parts) test(ctx context.Context, r config.Route, t config.Test, got *Te
 		return err
 	}
 	defer conn.Release()
+	if err := oneTable(&r, t); err != nil {
+		return err
+	}
 	s, err := postgres.NewScratch(ctx, conn.Conn(), postgres.TableName(r.To.Table))
 	if err != nil {
 		return fmt.Errorf("table %s: %w", r.To.Table, err)
@@ -99,6 +102,26 @@ func (p *parts) test(ctx context.Context, r config.Route, t config.Test, got *Te
 		return nil
 	}
 	return got.rows(ctx, s, t.Rows)
+}
+
+// oneTable takes the table of the test's topic where it depends on that.
+func oneTable(r *config.Route, t config.Test) (err error) {
+	if r.To.Template == "" {
+		return nil
+	}
+	topic := ""
+	for _, m := range t.Messages {
+		if m.Topic == "" || topic != "" && m.Topic != topic {
+			return errors.New("the route has a table for each topic: name one topic, the same in all messages")
+		}
+		topic = m.Topic
+	}
+	text, err := r.TableOf(topic)
+	if err == nil {
+		r.To.Table, err = sqlname.ParseTable(text)
+	}
+	r.To.Template = ""
+	return err
 }
 
 // itemsOf are the messages as the broker would bring them.

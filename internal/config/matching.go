@@ -1,0 +1,71 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// template is a part of a topic's name in a table's: {0} is all of it, {1} the
+// first group of topics_matching.
+var template = regexp.MustCompile(`\{(\d+)\}`)
+
+// regexp is topics_matching for whole names; it was checked when it was read.
+func (f From) regexp() *regexp.Regexp { return regexp.MustCompile("^(?:" + f.Matching + ")$") }
+
+// Reads says whether the route reads the topic.
+func (f From) Reads(topic string) bool {
+	if f.Matching != "" {
+		return f.regexp().MatchString(topic)
+	}
+	for _, t := range f.Topics {
+		if t == topic {
+			return true
+		}
+	}
+	return false
+}
+
+// Several says that there may be more than one topic.
+func (f From) Several() bool { return f.Matching != "" || len(f.Topics) > 1 }
+
+// Words are the topics for people.
+func (f From) Words() string {
+	switch {
+	case f.Matching != "":
+		return "topics matching " + f.Matching
+	case len(f.Topics) == 1:
+		return "topic " + f.Topics[0]
+	}
+	return "topics " + strings.Join(f.Topics, ", ")
+}
+
+// Target is the table as the file has it, or the template.
+func (t To) Target() string {
+	if t.Template != "" {
+		return t.Template
+	}
+	return t.Table.String()
+}
+
+// TableOf is the table of a topic, as in SQL. Inside of double quotes a part of the
+// topic's name is exact, outside it is folded, as if it had been written there.
+func (r Route) TableOf(topic string) (string, error) {
+	if r.To.Template == "" {
+		return r.To.Table.String(), nil
+	}
+	groups := r.From.regexp().FindStringSubmatch(topic)
+	if groups == nil {
+		return r.To.Template, fmt.Errorf("topic %s doesn't match %s", topic, r.From.Matching)
+	}
+	var empty error
+	name := template.ReplaceAllStringFunc(r.To.Template, func(place string) string {
+		n, _ := strconv.Atoi(place[1 : len(place)-1])
+		if groups[n] == "" {
+			empty = fmt.Errorf("%s is empty in topic %s", place, topic)
+		}
+		return groups[n]
+	})
+	return name, empty
+}
