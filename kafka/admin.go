@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -117,6 +118,7 @@ type Topic struct {
 	Name       string
 	ID         semel.TopicID
 	Partitions int32
+	Replicas   int // of the partition that has the fewest
 	// Configs are the settings in force; nil if this client may not see them.
 	Configs map[string]string
 }
@@ -146,7 +148,7 @@ func (a *Admin) Topics(ctx context.Context, names ...string) ([]Topic, error) {
 		if d.Err != nil {
 			return nil, fmt.Errorf("topic %s: %w", d.Topic, d.Err)
 		}
-		ts = append(ts, Topic{Name: d.Topic, ID: semel.TopicID(d.ID), Partitions: int32(len(d.Partitions))})
+		ts = append(ts, Topic{Name: d.Topic, ID: semel.TopicID(d.ID), Partitions: int32(len(d.Partitions)), Replicas: replicas(d.Partitions)})
 		known = append(known, d.Topic)
 	}
 	if len(known) == 0 {
@@ -167,6 +169,16 @@ func (a *Admin) Topics(ctx context.Context, names ...string) ([]Topic, error) {
 		}
 	}
 	return ts, nil
+}
+
+func replicas(ps kadm.PartitionDetails) int {
+	least := -1
+	for _, p := range ps {
+		if n := len(p.Replicas); least < 0 || n < least {
+			least = n
+		}
+	}
+	return max(least, 0)
 }
 
 // Offset is what a group has committed of a partition, and the note beside it.
@@ -274,6 +286,8 @@ func (a *Admin) DeleteRecords(ctx context.Context, below []inbox.Mark) error {
 type Group struct {
 	State   string
 	Members int
+	// Foreign are the client IDs of members that aren't Semel's.
+	Foreign []string
 }
 
 // Group describes a group; one that isn't there is Dead.
@@ -292,7 +306,14 @@ func (a *Admin) Group(ctx context.Context, group string) (Group, error) {
 		return Group{}, fmt.Errorf("group %s: %w", group, err)
 	}
 	g := gs[group]
-	return Group{State: g.State, Members: len(g.Members)}, nil
+	var foreign []string
+	for _, m := range g.Members {
+		ours := m.ClientID == clientID || strings.HasPrefix(m.ClientID, clientID+"-") // see process
+		if !ours && !slices.Contains(foreign, m.ClientID) {
+			foreign = append(foreign, m.ClientID)
+		}
+	}
+	return Group{State: g.State, Members: len(g.Members), Foreign: foreign}, nil
 }
 
 // coordinated asks again while there is no coordinator: a cluster makes the topic

@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -514,7 +515,7 @@ func TestAdminSeesTopicsGroupsAndLogs(t *testing.T) {
 	if os, err := a.Offsets(ctx, topic); err != nil || len(os) != 1 || os[0] != ack(topic, 1, 0, "note")[0] {
 		t.Errorf("offsets: %+v, %v", os, err)
 	}
-	if g, err := a.Group(ctx, topic); err != nil || g != (kafka.Group{State: "Stable", Members: 1}) {
+	if g, err := a.Group(ctx, topic); err != nil || !reflect.DeepEqual(g, kafka.Group{State: "Stable", Members: 1}) {
 		t.Errorf("%+v, %v", g, err)
 	}
 	must(t, a.DeleteTopic(ctx, topic))

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/semelhq/semel/internal/testenv"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -43,6 +44,8 @@ func TestMain(m *testing.M) {
 
 		"sql-until": tool(awaitRows),
 		"as-runner": asRunner,
+		"member":    tool(beMember),
+		"standby":   tool(beStandby),
 	})
 }
 
@@ -242,6 +245,41 @@ func asRunner() {
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
+}
+
+// beMember: member GROUP TOPIC READY is a consumer of another program, until it is
+// killed.
+func beMember(ctx context.Context, args []string) error {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(os.Getenv("KAFKA_BROKERS")), kgo.ClientID("other"), kgo.ConsumerGroup(args[0]), kgo.ConsumeTopics(args[1]),
+		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { os.WriteFile(args[2], []byte("ready"), 0o644) }))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for ctx.Err() == nil {
+		cl.PollFetches(ctx)
+	}
+	return nil
+}
+
+// beStandby: standby READY connects as a standby does, until it is killed.
+func beStandby(ctx context.Context, args []string) error {
+	cfg, err := pgconn.ParseConfig(os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	cfg.RuntimeParams["replication"] = "yes"
+	conn, err := pgconn.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "IDENTIFY_SYSTEM").ReadAll(); err != nil {
+		return err
+	}
+	os.WriteFile(args[0], []byte("ready"), 0o644)
+	<-ctx.Done()
+	return nil
 }
 
 // awaitFile: await FILE [TEXT] waits until the text, or anything, is in it.

@@ -71,6 +71,20 @@ func (c *check) add(wrong bool, path, what, hint string) {
 // window and the ages in status are counted by the database's.
 const skewMost = 5 * time.Second
 
+// skewOf is how far the clock that was asked at before, and answered after took, is
+// from ours; 0: not worth a word.
+func skewOf(before time.Time, took time.Duration, there time.Time) time.Duration {
+	if skew := before.Add(took / 2).Sub(there).Abs(); skew > skewMost+took {
+		return skew.Round(time.Second)
+	}
+	return 0
+}
+
+const (
+	failOver      = "a fail-over loses what they lack, rows and memory together; it is read again from the broker, if that still has it"
+	longRetention = "topics that keep messages for longer than a standby may lag"
+)
+
 // server looks at what all routes share.
 func (c *check) server() error {
 	conn, err := c.pool.Acquire(c.ctx)
@@ -91,6 +105,9 @@ func (c *check) server() error {
 	if f.Recovery {
 		c.wrong(at, "the server is a standby: nothing can be written", "target_session_attrs=read-write in the URL finds the primary")
 	}
+	if f.ReadOnly {
+		c.wrong(at, "default_transaction_read_only is on: nothing can be written", "ALTER ROLE or ALTER DATABASE … RESET default_transaction_read_only")
+	}
 	if f.FSync != "on" {
 		c.weak(at, "fsync is off: a crash of the machine can damage everything", "for tests alone")
 	}
@@ -100,11 +117,17 @@ func (c *check) server() error {
 	if f.SynchronousCommit == "off" && c.file.Database.SynchronousCommit {
 		c.weak(at, "synchronous_commit is off: what a server crash forgets is read again from the broker, if it still has it", "the promise holds as long as the topics keep what was lost")
 	}
+	if f.Waits && (f.SynchronousCommit == "local" || f.SynchronousCommit == "off") {
+		c.weak(at, "synchronous_commit is "+f.SynchronousCommit+", and COMMIT doesn't wait for the standbys of synchronous_standby_names: "+failOver, longRetention)
+	}
+	if f.Async > 0 && !f.Waits {
+		c.weak(at, count(f.Async, "standby")+" that no COMMIT waits for: "+failOver, longRetention)
+	}
 	if f.Pooled {
 		c.weak(at, "there is a pooler in between", "in transaction mode, default_query_exec_mode=exec in the URL if it doesn't track prepared statements")
 	}
-	if skew := before.Add(took / 2).Sub(f.Now); skew.Abs() > skewMost+took {
-		c.weak(at, fmt.Sprintf("its clock and this machine's are %s apart", skew.Abs().Round(time.Second)), "the window is counted by the database's clock, ages in status and metrics by this one's")
+	if skew := skewOf(before, took, f.Now); skew > 0 {
+		c.weak(at, fmt.Sprintf("its clock and this machine's are %s apart", skew), "the window is counted by the database's clock, ages in status and metrics by this one's")
 	}
 	if need, have := lanesOf(c.file.Routes)+poolExtra, f.Connections-f.Used; need > have {
 		c.wrong(at, fmt.Sprintf("the routes need %d connections, and the server has %d left of %d", need, have, f.Connections), "less concurrency, or a larger max_connections")
@@ -121,6 +144,9 @@ func (c *check) server() error {
 	switch state {
 	case postgres.SchemaCurrent:
 		c.tables = true
+		if err := c.memoryIsLogged(at); err != nil {
+			return err
+		}
 	case postgres.SchemaMissing:
 		c.weak(at, e.Error(), "semel run makes them, or semel migrate")
 	case postgres.SchemaOlder:
@@ -132,6 +158,18 @@ func (c *check) server() error {
 }
 
 const insufficientPrivilege = "42501"
+
+// memoryIsLogged looks whether a crash of the server leaves Semel's tables whole.
+func (c *check) memoryIsLogged(at string) error {
+	unlogged, err := postgres.UnloggedMemory(c.ctx, c.pool, c.file.Database.Schema)
+	if err != nil {
+		return &StartError{What: "tables", Err: Plain(err)}
+	}
+	for _, t := range unlogged {
+		c.wrong(at, fmt.Sprintf("%s.%s is UNLOGGED: a crash of the server empties it, and what it remembered takes effect again", c.file.Database.Schema, t), "set it LOGGED")
+	}
+	return nil
+}
 
 func lanesOf(rs []config.Route) int {
 	n := 0
@@ -146,10 +184,25 @@ func (c *check) route(r config.Route) error {
 	if err := c.topics(r); err != nil {
 		return err
 	}
+	if err := c.group(r); err != nil {
+		return err
+	}
 	if err := c.table(r); err != nil {
 		return err
 	}
 	return c.record(r)
+}
+
+// group looks who else is in it.
+func (c *check) group(r config.Route) error {
+	g, err := c.admin.Group(c.ctx, r.From.Group)
+	if err != nil {
+		return &StartError{What: "broker", Err: Plain(err)}
+	}
+	if len(g.Foreign) > 0 {
+		c.wrong(r.Path+".from.group", fmt.Sprintf("group %s has members of other programs (client ID %s): they take partitions away, and their acks halt the route", r.From.Group, strings.Join(g.Foreign, ", ")), "stop them, or another group")
+	}
+	return nil
 }
 
 func (c *check) topics(r config.Route) error {
@@ -186,9 +239,13 @@ func (c *check) topics(r config.Route) error {
 		if t.Configs["unclean.leader.election.enable"] == "true" {
 			c.weak(at, "unclean leader elections are allowed: the broker may lose what it acknowledged", "unclean.leader.election.enable=false")
 		}
-		if t.Configs["min.insync.replicas"] == "1" {
+		switch {
+		case t.Replicas == 1:
+			c.weak(at, "there is one replica: when its disk is lost, so is what was not read yet", "a replication factor of 3")
+		case t.Configs["min.insync.replicas"] == "1":
 			c.weak(at, "min.insync.replicas is 1: one broker's disk holds what is acknowledged", "2 with three replicas is usual")
 		}
+		c.kept(r, at, t)
 		c.window(r, t)
 	}
 	if partitions > 0 && r.From.Concurrency > partitions {
@@ -202,6 +259,22 @@ func count(n int, what string) string {
 		what += "s"
 	}
 	return fmt.Sprintf("%d %s", n, what)
+}
+
+// keptLeast is what outages and restores take in the worst of usual cases.
+const keptLeast = 24 * time.Hour
+
+// kept looks what the broker removes before it may have been read, or read again.
+func (c *check) kept(r config.Route, at string, t kafka.Topic) {
+	if t.Configs == nil {
+		return
+	}
+	if kept, err := retentionOf(t.Configs); err == nil && kept >= 0 && kept < keptLeast {
+		c.weak(at, fmt.Sprintf("retention.ms keeps messages for %s: an outage or a restore that takes longer loses them", days(kept)), "")
+	}
+	if strings.Contains(t.Configs["cleanup.policy"], "compact") && (r.To.Write == config.Append || r.To.Write == config.Insert) {
+		c.weak(at, fmt.Sprintf("the topic is compacted: of messages of one key that wait, only the last is sure to be read, and write: %s wants each", r.To.Write), "cleanup.policy=delete, or write: upsert")
+	}
 }
 
 // nearTopic is the hint with the topic that may have been meant.
@@ -278,12 +351,36 @@ func (c *check) one(r config.Route) error {
 	if r.Guarantee == config.EffectivelyOnce && t.Memory() == inbox.MemoryPosition {
 		c.weak(r.Path+".id", "by position: what a producer sends twice takes effect twice", "an ID in a header, or fields of the message")
 	}
+	if err := c.tableFacts(r, at+".table"); err != nil {
+		return err
+	}
 	missing, err := postgres.MissingPrivileges(c.ctx, c.pool, c.file.Database.Schema, postgres.TableName(r.To.Table), postgres.WriteMode(r.To.Write))
 	if err != nil {
 		return &StartError{What: "database", Err: Plain(err)}
 	}
 	if len(missing) > 0 {
 		c.wrong(at+".table", "this role lacks "+strings.Join(missing, ", "), "GRANT them; semel migrate --print --grant ROLE shows those for Semel's own tables")
+	}
+	return nil
+}
+
+// tableFacts looks whether the rows of a table stay together with their memory.
+func (c *check) tableFacts(r config.Route, at string) error {
+	f, err := postgres.ReadTableFacts(c.ctx, c.pool, c.file.Database.Schema, postgres.TableName(r.To.Table))
+	if err != nil {
+		return &StartError{What: "database", Err: Plain(err)}
+	}
+	if f.Unlogged {
+		c.wrong(at, "it, or a partition of it, is UNLOGGED: a crash of the server empties it, and the watermark stays", "set it LOGGED")
+	}
+	if f.Foreign {
+		c.wrong(at, "it, or a partition of it, is a foreign table: its rows aren't committed together with the memory", "a table of this database")
+	}
+	if len(f.Subscriptions) > 0 {
+		c.weak(at, "logical replication writes to it too (subscription "+strings.Join(f.Subscriptions, ", ")+"): its rows come without their memory, and may conflict with those of the route", "")
+	}
+	if len(f.Publications) > 0 {
+		c.weak(at, "publication "+strings.Join(f.Publications, ", ")+" copies it without Semel's tables: a subscriber has rows and no memory of them", "no place to fail over to; physical standbys are")
 	}
 	return nil
 }
