@@ -66,9 +66,16 @@ mutants: ## the code with each guard off: the tests that are named for it must f
 	$(with_postgres) env SEMEL_MUTANTS=1 $(GO) test -count=1 -timeout 20m -parallel 4 -run Mutant ./internal/mutants
 
 .PHONY: examples
-examples: ## build and run the examples, on the embedded broker and a real PostgreSQL
+examples: .cache/python/ready ## build and run the examples, on the embedded broker and a real PostgreSQL
+	scripts/setup.sh go cc postgres
 	cd examples && $(GO) vet ./...
-	$(with_postgres) $(GO) -C examples test -count=1 ./...
+	SEMEL_EXAMPLES_PYTHON="$(CURDIR)/.cache/python/bin/python" $(with_postgres) $(GO) -C examples test -count=1 ./...
+
+.cache/python/ready: examples/python/requirements.txt
+	scripts/setup.sh venv
+	python3 -m venv --clear .cache/python
+	.cache/python/bin/pip install -q --disable-pip-version-check -r $<
+	touch $@
 
 .PHONY: lint
 lint: ## vet (for macOS too), gofumpt, staticcheck

@@ -19,30 +19,50 @@ import (
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/internal/testenv"
 	"github.com/semelhq/semel/kafka"
+	"github.com/semelhq/semel/postgres"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 const payments = 200
 
-func TestHandler(t *testing.T)    { paysOnce(t, "handler", "") }
-func TestOwnLoop(t *testing.T)    { paysOnce(t, "own-loop", "") }
-func TestOwnLoopSQL(t *testing.T) { paysOnce(t, "own-loop-sql", "migrate") }
+func TestHandler(t *testing.T)    { paysOnce(t, nothing, build(t, "./handler")) }
+func TestOwnLoop(t *testing.T)    { paysOnce(t, nothing, build(t, "./own-loop")) }
+func TestOwnLoopSQL(t *testing.T) { paysOnce(t, byCommand, build(t, "./own-loop-sql")) }
+func TestConfluent(t *testing.T)  { paysOnce(t, migrate, build(t, "./confluent")) }
+func TestWatermill(t *testing.T)  { paysOnce(t, migrate, build(t, "./watermill")) }
+func TestPython(t *testing.T)     { paysOnce(t, migrate, python(t), "python/main.py") }
+
+// What makes Semel's tables, for a program that doesn't itself.
+func nothing(*testing.T, string) {}
+
+func byCommand(t *testing.T, database string) {
+	run(t, os.Environ(), semelBinary(t), "migrate", "--database", database)
+}
+
+func migrate(t *testing.T, database string) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	if _, err := postgres.Migrate(t.Context(), c, postgres.MigrateConfig{}); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // paysOnce runs a program over payments of which a quarter is sent twice, kills
 // it, starts it again, and compares the balance.
-func paysOnce(t *testing.T, name, prepare string) {
+func paysOnce(t *testing.T, prepare func(t *testing.T, database string), program string, args ...string) {
 	t.Parallel()
 	broker, _ := testenv.OwnBroker(t, map[string]int32{"payments": 2})
 	database := testenv.Postgres(t)
 	env := append(os.Environ(), "KAFKA_BROKERS="+broker.Addr(), "DATABASE_URL="+database)
-	if prepare != "" {
-		run(t, env, semelBinary(t), prepare)
-	}
-	program := build(t, "./"+name)
+	prepare(t, database)
 	send(t, broker.Addr(), 0, payments/2)
 
-	first := start(t, env, program)
+	first := start(t, env, program, args...)
 	until(t, database, "some payments are in", func(sum int64) bool { return sum > 0 })
 	if err := first.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -50,7 +70,7 @@ func paysOnce(t *testing.T, name, prepare string) {
 	_ = first.Wait()
 
 	send(t, broker.Addr(), payments/2, payments)
-	second := start(t, env, program)
+	second := start(t, env, program, args...)
 	want := int64(payments * (payments + 1) / 2)
 	until(t, database, fmt.Sprintf("the balance is %d", want), func(sum int64) bool { return sum >= want })
 	if err := second.Process.Signal(syscall.SIGTERM); err != nil {
@@ -93,6 +113,12 @@ func TestNoCode(t *testing.T) {
 // with the same message ID.
 func send(t *testing.T, brokers string, from, to int) {
 	t.Helper()
+	sendEvery(t, brokers, from, to, 4)
+}
+
+// sendEvery sends payments, and each one of repeats twice; 0: none.
+func sendEvery(t *testing.T, brokers string, from, to, repeats int) {
+	t.Helper()
 	s, err := kafka.NewSender(kafka.SenderConfig{Brokers: []string{brokers}})
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +132,7 @@ func send(t *testing.T, brokers string, from, to int) {
 			Headers: []semel.Header{{Name: "message-id", Value: fmt.Appendf(nil, "payment-%d", i)}},
 		}
 		ms = append(ms, m)
-		if i%4 == 0 {
+		if repeats > 0 && i%repeats == 0 {
 			ms = append(ms, m)
 		}
 	}
@@ -124,6 +150,16 @@ func build(t *testing.T, what string) string {
 		t.Fatalf("go build %s: %v\n%s", what, err, out)
 	}
 	return bin
+}
+
+// python is an interpreter that has the example's packages.
+func python(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("SEMEL_EXAMPLES_PYTHON")
+	if path == "" {
+		t.Fatal("SEMEL_EXAMPLES_PYTHON names no interpreter with python/requirements.txt: make examples brings one")
+	}
+	return path
 }
 
 // semelBinary is the daemon, built from the module above.
@@ -158,10 +194,10 @@ func exitCode(err error) int {
 	return 0
 }
 
-func start(t *testing.T, env []string, program string) *exec.Cmd {
+func start(t *testing.T, env []string, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	var log bytes.Buffer
-	c := command(env, program)
+	c := command(env, program, args...)
 	c.Stdout, c.Stderr = &log, &log
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -180,12 +216,15 @@ func start(t *testing.T, env []string, program string) *exec.Cmd {
 
 func until(t *testing.T, database, what string, fact func(sum int64) bool) {
 	t.Helper()
-	end := time.Now().Add(90 * time.Second)
-	for !fact(balance(t, database)) {
+	untilTrue(t, what, func() bool { return fact(balance(t, database)) })
+}
+
+func untilTrue(t *testing.T, what string, fact func() bool) {
+	t.Helper()
+	for end := time.Now().Add(90 * time.Second); !fact(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("never: %s; the balance is %d", what, balance(t, database))
+			t.Fatalf("never: %s", what)
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 

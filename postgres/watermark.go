@@ -24,7 +24,8 @@ type WatermarkConfig struct {
 // client for Kafka. What an [inbox.Inbox] does by itself is then yours to do, in
 // this order:
 //
-//  1. When the group assigns a partition: Claim it, and seek to what that answers.
+//  1. When the group assigns a partition: throw away what was fetched of it before,
+//     Claim it, and seek to what that answers.
 //  2. For each batch: begin a transaction, Advance first, then the effects, COMMIT.
 //  3. Then commit the offset to the group, for lag displays.
 //  4. On [semel.ErrFenced], and after every transaction that wasn't committed or
