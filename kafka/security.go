@@ -58,10 +58,10 @@ var Mechanisms = []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
 func Security(t *TLS, s *SASL) ([]kgo.Opt, error) {
 	var opts []kgo.Opt
 	if t != nil {
-		if _, err := t.config(); err != nil {
+		if err := t.Check(); err != nil {
 			return nil, err
 		}
-		opts = append(opts, kgo.Dialer(t.dial))
+		opts = append(opts, kgo.Dialer(t.Dial))
 	}
 	if s != nil {
 		m, err := s.mechanism()
@@ -71,6 +71,12 @@ func Security(t *TLS, s *SASL) ([]kgo.Opt, error) {
 		opts = append(opts, kgo.SASL(m))
 	}
 	return opts, nil
+}
+
+// Check reads the files, and says what is wrong with them.
+func (t *TLS) Check() error {
+	_, err := t.config()
+	return err
 }
 
 func (t *TLS) config() (*tls.Config, error) {
@@ -95,7 +101,8 @@ func (t *TLS) config() (*tls.Config, error) {
 	return c, nil
 }
 
-func (t *TLS) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+// Dial opens a connection by the files as they are now.
+func (t *TLS) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := t.config()
 	if err != nil {
 		return nil, err

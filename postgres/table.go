@@ -79,6 +79,8 @@ type TableConfig struct {
 	// SeveralTopics makes the topic a part of the ID.
 	SeveralTopics bool
 	KeyFormat     sink.KeyFormat
+	// Raw: values are bytes, and have no fields.
+	Raw bool
 	// Open are the steps from messages as sent to what expressions select of.
 	Open []sink.Opener
 

@@ -178,8 +178,10 @@ func (b *tablePlanner) missing(name string) {
 func (b *tablePlanner) checkSource(c *tableColumn) {
 	whole := c.from.Root == sink.RootValue && len(c.from.Names) == 0
 	switch c.enc.(type) {
-	case encodeText, encodeJSON, encodeAny:
+	case encodeText, encodeAny:
 		return
+	case encodeJSON:
+		whole = whole && b.cfg.Raw
 	case encodeInt, encodeNumeric, encodeFloat:
 		whole = whole || c.from.Root == sink.RootTimestamp
 	case encodeTimestamp, encodeDate:
@@ -187,6 +189,9 @@ func (b *tablePlanner) checkSource(c *tableColumn) {
 			whole = true
 		}
 	case encodeBool, encodeUUID, encodeBytea, encodeClock, encodeArray:
+		if _, bytes := c.enc.(encodeBytea); bytes && b.cfg.Raw {
+			whole = false
+		}
 		switch c.from.Root {
 		case sink.RootTimestamp, sink.RootOffset, sink.RootPartition:
 			whole = true
@@ -322,7 +327,7 @@ func (b *tablePlanner) pickMemory() {
 }
 
 func (b *tablePlanner) makeMapping() {
-	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, Open: b.cfg.Open, TopicInID: b.cfg.SeveralTopics}
+	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, Raw: b.cfg.Raw, Open: b.cfg.Open, TopicInID: b.cfg.SeveralTopics}
 	for _, c := range b.columns {
 		cfg.Columns = append(cfg.Columns, sink.Column{Name: c.name, From: c.from})
 	}

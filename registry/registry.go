@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -218,7 +219,10 @@ func (r *Registry) wrong(err error) error {
 
 func (r *Registry) outage(err error) error {
 	var e *sr.ResponseError
+	var u *url.Error
 	switch {
+	case errors.As(err, &u):
+		err = u.Err
 	case !errors.As(err, &e):
 	case e.StatusCode == http.StatusUnauthorized || e.StatusCode == http.StatusForbidden:
 		err = fmt.Errorf("it refuses our credentials (HTTP %d)", e.StatusCode)

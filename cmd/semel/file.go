@@ -80,9 +80,12 @@ func route(f *config.File, name string) (config.Route, error) {
 func failed(err error) error {
 	var unknown *daemon.UnknownRouteError
 	var start *daemon.StartError
+	var mistake *config.Error
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &mistake): // in what the file names
+		return usage(mistake, mistake.Hint)
 	case errors.As(err, &unknown):
 		return usage(unknown, didYouMean("", unknown.Name, unknown.Have, "its routes: "+strings.Join(unknown.Have, ", ")))
 	case errors.Is(err, daemon.ErrBadURL) && errors.As(err, &start):

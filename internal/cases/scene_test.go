@@ -63,6 +63,7 @@ type scene struct {
 	topic   string
 	url     string // of the database, past any proxy
 	via     string // how routes reach it
+	more    string // of the file: further lines at the top
 	db      *pgxpool.Pool
 	cl      *kgo.Client
 	adm     *kadm.Client
@@ -178,8 +179,8 @@ func (s *scene) route(lines ...string) string {
 }
 
 func (s *scene) text(routes ...string) string {
-	return fmt.Sprintf("kafka: {brokers: %q}\ndatabase: {url: %q}\nserver: {listen: \"\"}\nshutdown_grace: 3s\nroutes:\n%s",
-		strings.Join(s.brokers, ","), s.via, strings.Join(routes, ""))
+	return fmt.Sprintf("kafka: {brokers: %q}\ndatabase: {url: %q}\nserver: {listen: \"\"}\nshutdown_grace: 3s\n%sroutes:\n%s",
+		strings.Join(s.brokers, ","), s.via, s.more, strings.Join(routes, ""))
 }
 
 func (s *scene) file(routes ...string) *config.File {

@@ -21,6 +21,7 @@ type File struct {
 	// Name is the path as it was given.
 	Name          string
 	Kafka         Kafka
+	Registry      *Registry // nil: none
 	Database      Database
 	Memory        int64 // bytes, for everything fetched and not yet written
 	Server        Server
@@ -49,6 +50,15 @@ type SASL struct {
 	Password  Secret
 }
 
+// Registry says how to reach a schema registry.
+type Registry struct {
+	URLs     []string
+	TLS      *TLS // nil: the machine's roots
+	User     string
+	Password Secret
+	Token    Secret // instead of user and password
+}
+
 // Database says how to reach PostgreSQL and where our own tables are.
 type Database struct {
 	URL               Secret // a URL or key=value words; may hold a password
@@ -68,6 +78,8 @@ type Route struct {
 	Consumer    string
 	From        From
 	Guarantee   Guarantee
+	Format      Format
+	Schema      Schema // zero: the registry's
 	Envelope    Envelope
 	ID          ID
 	OnMissingID OnMissingID
@@ -91,6 +103,8 @@ type From struct {
 	Group          string
 	Concurrency    int // lanes in this process
 	KeyFormat      sink.KeyFormat
+	KeyEncoding    Format // what becomes JSON first: avro, protobuf or json-schema; "": nothing
+	KeySchema      Schema // zero: the registry's
 	InstanceID     string // static membership; "": none
 	SessionTimeout time.Duration
 }
@@ -122,6 +136,7 @@ func (s Start) String() string {
 // The words below are those of the file.
 type (
 	Guarantee     string
+	Format        string
 	Envelope      string
 	OnMissingID   string
 	OnCollision   string
@@ -132,6 +147,20 @@ type (
 	Tombstone     string
 	UnknownFields string
 	Then          string
+)
+
+// Schema is a schema in a local file.
+type Schema struct {
+	File    string // as it was written: relative to the working directory
+	Message string // of Protobuf: the full name
+}
+
+const (
+	FormatJSON       Format = "json"
+	FormatAvro       Format = "avro"
+	FormatProtobuf   Format = "protobuf"
+	FormatJSONSchema Format = "json-schema"
+	FormatRaw        Format = "raw"
 )
 
 const (

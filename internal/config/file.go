@@ -27,9 +27,14 @@ func (r *reader) read(data []byte) {
 		return
 	}
 	f.at[""] = pos{top.Line, top.Column}
+	if top.Kind == yaml.MappingNode {
+		for i := 0; i < len(top.Content); i += 2 {
+			r.registered = r.registered || top.Content[i].Value == "schema_registry"
+		}
+	}
 	seen := r.object(top, "", fields{
 		"kafka":           r.kafka,
-		"schema_registry": r.later,
+		"schema_registry": r.registry,
 		"database":        r.databaseField,
 		"memory":          r.size(&f.Memory, 1<<20),
 		"server":          r.server,
@@ -67,13 +72,7 @@ func (r *reader) kafka(n *yaml.Node, at string) {
 	k := &r.file.Kafka
 	seen := r.object(n, at, fields{
 		"brokers": r.brokersField,
-		"tls": func(n *yaml.Node, at string) {
-			k.TLS = &TLS{}
-			seen := r.object(n, at, fields{"ca": r.name(&k.TLS.CA), "cert": r.name(&k.TLS.Cert), "key": r.name(&k.TLS.Key)})
-			if (seen["cert"] == nil) != (seen["key"] == nil) {
-				r.fail(target(n), at+": cert and key belong together", "")
-			}
-		},
+		"tls":     r.tls(&k.TLS),
 		"sasl": func(n *yaml.Node, at string) {
 			k.SASL = &SASL{}
 			seen := r.object(n, at, fields{
@@ -90,6 +89,17 @@ func (r *reader) kafka(n *yaml.Node, at string) {
 	})
 	if seen["brokers"] == nil && r.brokers == "" {
 		r.missing(target(n), "kafka.brokers", "brokers: localhost:9092")
+	}
+}
+
+func (r *reader) tls(dst **TLS) field {
+	return func(n *yaml.Node, at string) {
+		t := &TLS{}
+		*dst = t
+		seen := r.object(n, at, fields{"ca": r.name(&t.CA), "cert": r.name(&t.Cert), "key": r.name(&t.Key)})
+		if (seen["cert"] == nil) != (seen["key"] == nil) {
+			r.fail(target(n), at+": cert and key belong together", "")
+		}
 	}
 }
 
@@ -200,21 +210,21 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 	t := Route{
 		Path:      at,
 		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, SessionTimeout: 10 * time.Second},
-		Guarantee: EffectivelyOnce, Envelope: EnvelopeNone, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
+		Guarantee: EffectivelyOnce, Format: FormatJSON, Envelope: EnvelopeNone, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
 		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore},
 		Batch:       Batch{Messages: 5000, Bytes: 16 << 20, Time: 10 * time.Second},
 		Inbox:       Inbox{Window: 7 * 24 * time.Hour},
 		OnError:     OnError{Then: ThenDeadLetter, Attempts: 1, Initial: time.Second, Max: 5 * time.Minute, InARow: 20, Share: 0.05},
 		DeadLetters: DeadLetters{Keep: 90 * 24 * time.Hour},
 	}
-	var format string
 	keyed := false
 	seen := r.object(n, at, fields{
 		"name":          r.name(&t.Name),
 		"consumer":      r.name(&t.Consumer),
 		"from":          func(n *yaml.Node, at string) { keyed = r.from(n, at, &t.From) },
 		"guarantee":     choice(r, &t.Guarantee, []Guarantee{EffectivelyOnce, AtLeastOnce}, "at-most-once"),
-		"format":        choice(r, &format, []string{"json"}, "avro", "protobuf", "json-schema", "raw"),
+		"format":        choice(r, &t.Format, []Format{FormatJSON, FormatAvro, FormatProtobuf, FormatJSONSchema, FormatRaw}),
+		"schema":        r.schema(&t.Schema),
 		"envelope":      choice(r, &t.Envelope, []Envelope{EnvelopeNone, EnvelopeDebezium}, "cloudevents"),
 		"id":            func(n *yaml.Node, at string) { r.id(n, at, &t.ID) },
 		"on_missing_id": choice(r, &t.OnMissingID, []OnMissingID{MissingIDDeadLetter, MissingIDPosition, MissingIDHalt}),
@@ -254,7 +264,11 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 	}
 	if t.Envelope != EnvelopeNone && !keyed {
 		t.From.KeyFormat = sink.KeyJSON
+		if encoded(t.Format) {
+			t.From.KeyEncoding = t.Format
+		}
 	}
+	r.checkFormats(at, &t)
 	r.checkPaths(at, &t)
 	r.checkTemplate(at, &t)
 	return t
@@ -292,13 +306,7 @@ func (r *reader) checkPaths(at string, t *Route) {
 			r.failPath(path, p.String()+" is a field of an envelope, and there is none", "envelope: debezium")
 		}
 	}
-	for _, c := range t.To.Columns {
-		check(join(at, "to.columns."+c.Name), c.From)
-	}
-	for i, p := range t.ID.Fields {
-		check(fmt.Sprintf("%s.id.fields[%d]", at, i), p)
-	}
-	check(join(at, "to.version"), t.To.Version)
+	each(at, t, check)
 }
 
 // from says whether the file names the key's format.
@@ -311,11 +319,15 @@ func (r *reader) from(n *yaml.Node, at string, f *From) (keyed bool) {
 		"start":           func(n *yaml.Node, at string) { r.start(n, at, &f.Start) },
 		"group":           r.name(&f.Group),
 		"concurrency":     r.whole(&f.Concurrency, 1, 1024),
-		"key_format":      choice(r, &format, []string{"text", "json", "raw"}, "avro", "protobuf"),
+		"key_format":      choice(r, &format, []string{"text", "json", "raw", string(FormatAvro), string(FormatProtobuf), string(FormatJSONSchema)}),
+		"key_schema":      r.schema(&f.KeySchema),
 		"instance_id":     r.text(&f.InstanceID),
 		"session_timeout": r.duration(&f.SessionTimeout, time.Second),
 	})
 	f.KeyFormat = map[string]sink.KeyFormat{"json": sink.KeyJSON, "raw": sink.KeyRaw}[format]
+	if encoded(Format(format)) {
+		f.KeyFormat, f.KeyEncoding = sink.KeyJSON, Format(format)
+	}
 	if seen["topics"] != nil && seen["topics_matching"] != nil {
 		r.fail(target(seen["topics_matching"]), at+": topics or topics_matching, not both", "")
 	}

@@ -26,6 +26,7 @@ type reader struct {
 	env               func(string) (string, bool)
 	brokers, database string // from above the file
 	errs              []*Error
+	registered        bool // the file names a schema registry, here or further down
 }
 
 type pos struct{ line, column int }

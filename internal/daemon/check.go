@@ -42,6 +42,9 @@ func Check(ctx context.Context, f *config.File, log *slog.Logger) ([]Finding, er
 	if err := c.server(); err != nil {
 		return nil, err
 	}
+	if err := p.pingRegistry(ctx); err != nil {
+		return nil, err
+	}
 	for _, r := range f.Routes {
 		if err := c.route(r); err != nil {
 			return nil, err
@@ -185,6 +188,9 @@ func (c *check) route(r config.Route) error {
 		return err
 	}
 	if err := c.group(r); err != nil {
+		return err
+	}
+	if err := c.formats(r); err != nil {
 		return err
 	}
 	if err := c.table(r); err != nil {
@@ -429,6 +435,6 @@ func (c *check) record(r config.Route) error {
 
 // Changed says whether anything differs that a running process has taken up.
 func Changed(a, b *config.File) bool {
-	return !reflect.DeepEqual(a.Routes, b.Routes) || !reflect.DeepEqual(a.Kafka, b.Kafka) || !reflect.DeepEqual(a.Database, b.Database) ||
+	return !reflect.DeepEqual(a.Routes, b.Routes) || !reflect.DeepEqual(a.Kafka, b.Kafka) || !reflect.DeepEqual(a.Database, b.Database) || !reflect.DeepEqual(a.Registry, b.Registry) ||
 		a.Memory != b.Memory || a.Server != b.Server || a.ShutdownGrace != b.ShutdownGrace
 }

@@ -33,7 +33,7 @@ type writer interface {
 // writer is the route's; many tables are looked at when their messages come.
 func (p *parts) writer(ctx context.Context, r config.Route) (writer, error) {
 	if r.To.Template != "" {
-		return postgres.NewTables(p.pool, postgres.TablesConfig{TableConfig: tableConfig(r), Of: r.TableOf})
+		return postgres.NewTables(p.pool, postgres.TablesConfig{TableConfig: p.tableConfig(r), Of: r.TableOf})
 	}
 	return p.table(ctx, r)
 }
@@ -49,10 +49,10 @@ func (p *parts) topics(ctx context.Context, r config.Route) ([]string, error) {
 
 // tableOn looks through a connection of its own.
 func (p *parts) tableOn(ctx context.Context, db postgres.Querier, r config.Route) (*postgres.Table, error) {
-	return postgres.NewTable(ctx, db, tableConfig(r))
+	return postgres.NewTable(ctx, db, p.tableConfig(r))
 }
 
-func tableConfig(r config.Route) postgres.TableConfig {
+func (p *parts) tableConfig(r config.Route) postgres.TableConfig {
 	c := postgres.TableConfig{
 		Table:         r.To.Table.String(),
 		Write:         postgres.WriteMode(r.To.Write),
@@ -61,7 +61,8 @@ func tableConfig(r config.Route) postgres.TableConfig {
 		Identified:    !idRule(r).ByPosition(),
 		SeveralTopics: r.From.Several(),
 		KeyFormat:     r.From.KeyFormat,
-		Open:          openers(r),
+		Raw:           r.Format == config.FormatRaw,
+		Open:          p.openers(r),
 		OnCollision:   onCollision[r.OnCollision],
 		StripNUL:      r.To.OnNUL == config.NULStrip,
 		HaltUnknown:   r.To.UnknownFields == config.UnknownHalt,
@@ -94,7 +95,10 @@ func tableConfig(r config.Route) postgres.TableConfig {
 }
 
 // openers are the steps from messages as sent to what the mapping reads.
-func openers(r config.Route) (steps []sink.Opener) {
+func (p *parts) openers(r config.Route) (steps []sink.Opener) {
+	if d := p.decoders[r.Name]; d != (decoders{}) {
+		steps = append(steps, sink.Formats(d.value, d.key))
+	}
 	if r.Envelope == config.EnvelopeDebezium {
 		steps = append(steps, sink.NewDebezium())
 	}

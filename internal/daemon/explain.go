@@ -143,6 +143,9 @@ func (e *explainer) remembers() {
 }
 
 func (e *explainer) messages() {
+	if words := formatWords(e.r); words != "" {
+		e.say("format", "%s", words)
+	}
 	if e.r.Envelope != config.EnvelopeDebezium {
 		return
 	}

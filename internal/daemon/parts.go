@@ -15,6 +15,7 @@ import (
 	"github.com/semelhq/semel/internal/config"
 	"github.com/semelhq/semel/kafka"
 	"github.com/semelhq/semel/postgres"
+	"github.com/semelhq/semel/registry"
 )
 
 // parts are the connections that a process has beside those of its lanes: what
@@ -26,6 +27,9 @@ type parts struct {
 	memory *postgres.Status
 	kafka  []kgo.Opt // of every client
 	admin  *kafka.Admin
+
+	registry *registry.Registry // nil: the file names none
+	decoders map[string]decoders
 }
 
 // reachWithin is how long a server may take to answer at the start. Later,
@@ -71,10 +75,17 @@ func prepare(f *config.File, log *slog.Logger) (*parts, error) {
 		p.close()
 		return nil, &StartError{What: "kafka", Err: err}
 	}
+	if err := p.formats(); err != nil {
+		p.close()
+		return nil, err
+	}
 	return p, nil
 }
 
 func (p *parts) close() {
+	if p.registry != nil {
+		p.registry.Close()
+	}
 	if p.admin != nil {
 		p.admin.Close()
 	}

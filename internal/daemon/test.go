@@ -42,6 +42,7 @@ func Test(ctx context.Context, f *config.File, log *slog.Logger) ([]Tested, erro
 	if err := p.reachDatabase(ctx); err != nil {
 		return nil, err
 	}
+	p.decoders = nil // messages are written as what their format makes of them
 	var all []Tested
 	for _, t := range f.Tests {
 		r, err := Route(f, t.Route)

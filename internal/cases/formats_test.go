@@ -1,0 +1,383 @@
+package cases_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bufbuild/protocompile"
+	"github.com/twmb/avro"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/internal/daemon"
+)
+
+// registered is a scene whose file names a schema registry.
+func registered(t *testing.T, ddl string, opts ...srfake.Option) (*scene, *srfake.Registry) {
+	t.Helper()
+	s := newScene(t, 1, ddl)
+	reg := srfake.New(opts...)
+	t.Cleanup(reg.Close)
+	s.more = fmt.Sprintf("schema_registry: {url: %q}\n", reg.URL())
+	return s, reg
+}
+
+// by puts the zero and the ID in front of data.
+func by(id uint32, data []byte) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{0}, id), data...)
+}
+
+// avroOf encodes by another encoder.
+func avroOf(t *testing.T, schema string, v any, references ...string) []byte {
+	t.Helper()
+	var cache avro.SchemaCache
+	for _, r := range references {
+		_, err := cache.Parse(r)
+		must(t, err)
+	}
+	s, err := cache.Parse(schema)
+	must(t, err)
+	data, err := s.Encode(v)
+	must(t, err)
+	return data
+}
+
+const (
+	orderV1 = `{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},{"name":"total","type":{"type":"bytes","logicalType":"decimal","precision":15,"scale":5}}]}`
+	orderV2 = `{"type":"record","name":"Order","fields":[{"name":"note","type":["null","string"],"default":null},{"name":"id","type":"long"},{"name":"total","type":{"type":"bytes","logicalType":"decimal","precision":15,"scale":5}}]}`
+)
+
+func rat(s string) *big.Rat {
+	r, ok := new(big.Rat).SetString(s)
+	if !ok {
+		panic(s)
+	}
+	return r
+}
+
+// G25: the scale is the writer's, and no digit is lost.
+func TestAvroDecimalsKeepTheirScale(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, a numeric(15,5), b numeric(38,10), n numeric)`)
+	const schema = `{"type":"record","name":"D","fields":[{"name":"id","type":"long"},{"name":"a","type":{"type":"bytes","logicalType":"decimal","precision":15,"scale":5}},
+		{"name":"b","type":["null",{"type":"fixed","name":"F","size":16,"logicalType":"decimal","precision":38,"scale":10}]}]}`
+	reg.SeedSchema("d-value", 1, 7, sr.Schema{Schema: schema})
+	most := "9999999999999999999999999999.9999999999"
+	for i, v := range [][2]string{{"60", most}, {"-0.00001", "-" + most}, {"0", "-0.0000000001"}} {
+		s.produce(&kgo.Record{Value: by(7, avroOf(t, schema, map[string]any{"id": int64(i), "a": rat(v[0]), "b": rat(v[1])}))})
+	}
+	s.run(s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert, columns: {id: value.id, a: value.a, b: value.b, n: value.a}}"))
+	s.want("SELECT string_agg(concat_ws('|', a, b, n), ' ' ORDER BY id) FROM o",
+		"60.00000|"+most+"|60.00000 -0.00001|-"+most+"|-0.00001 0.00000|-0.0000000001|0.00000")
+}
+
+func TestAvroValuesOfEveryTypeReachTheirColumns(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TYPE mood AS ENUM ('GOOD', 'BAD');
+		CREATE TABLE o (b bool, i int, l bigint PRIMARY KEY, f real, d double precision, s text, raw bytea, m mood, a bigint[], doc jsonb, day date, at timestamptz, wall timestamp, clock time, u uuid, nothing text, rec jsonb, big double precision, took interval)`)
+	const schema = `{"type":"record","name":"All","fields":[
+		{"name":"b","type":"boolean"},{"name":"i","type":"int"},{"name":"l","type":"long"},{"name":"f","type":"float"},{"name":"d","type":"double"},{"name":"s","type":"string"},{"name":"raw","type":"bytes"},
+		{"name":"m","type":{"type":"enum","name":"M","symbols":["GOOD","BAD"]}},{"name":"a","type":{"type":"array","items":["null","long"]}},{"name":"doc","type":{"type":"map","values":"string"}},
+		{"name":"day","type":{"type":"int","logicalType":"date"}},{"name":"at","type":{"type":"long","logicalType":"timestamp-micros"}},{"name":"wall","type":{"type":"long","logicalType":"local-timestamp-millis"}},
+		{"name":"clock","type":{"type":"long","logicalType":"time-micros"}},{"name":"u","type":{"type":"string","logicalType":"uuid"}},{"name":"nothing","type":["null","string"]},
+		{"name":"rec","type":{"type":"record","name":"R","fields":[{"name":"x","type":["null","R"]},{"name":"y","type":"int"}]}},{"name":"big","type":"double"},{"name":"took","type":{"type":"fixed","name":"T","size":12,"logicalType":"duration"}}]}`
+	reg.SeedSchema("all-value", 1, 1, sr.Schema{Schema: schema})
+	at := time.Date(2026, 3, 29, 1, 59, 59, 123456000, time.UTC)
+	s.produce(&kgo.Record{Value: by(1, avroOf(t, schema, map[string]any{
+		"b": true, "i": int32(-5), "l": int64(9007199254740993), "f": float32(0.1), "d": 1e-300, "s": "a\"é\n", "raw": []byte{0, 255}, "m": "BAD",
+		"a": []any{int64(1), nil}, "doc": map[string]any{"k": "v"}, "day": at, "at": at, "wall": at, "clock": 5*time.Hour + time.Microsecond,
+		"u": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "nothing": nil, "rec": map[string]any{"x": map[string]any{"x": nil, "y": int32(1)}, "y": int32(2)},
+		"big": posInf, "took": avro.Duration{Months: 1, Days: 2, Milliseconds: 3500},
+	}))})
+	s.run(s.route("format: avro", "id: {position: true}", "to: {table: o, write: append}"))
+	s.want("SELECT o FROM (SELECT b, i, l, f, d, s, raw, m, a, doc, day, at AT TIME ZONE 'UTC', wall, clock, u, nothing, rec, big, took FROM o) o",
+		"(t,-5,9007199254740993,0.1,1e-300,\"a\"\"é\n\","+`"\\x00ff",BAD,"{1,NULL}","{""k"": ""v""}",2026-03-29,"2026-03-29 01:59:59.123456","2026-03-29 01:59:59.123",05:00:00.000001,6ba7b810-9dad-11d1-80b4-00c04fd430c8,,"{""x"": {""x"": null, ""y"": 1}, ""y"": 2}",Infinity,"1 mon 2 days 00:00:03.5")`)
+}
+
+var posInf = func() float64 { var zero float64; return 1 / zero }()
+
+func TestSchemasMayChangeWhileItRuns(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric, note text)`)
+	reg.SeedSchema("o-value", 1, 1, sr.Schema{Schema: orderV1})
+	r := s.start(s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert}"))
+	one := func(id int64) *kgo.Record {
+		return &kgo.Record{Value: by(1, avroOf(t, orderV1, map[string]any{"id": id, "total": rat("1.5")}))}
+	}
+	s.produce(one(1))
+	until(t, "the first is there", func() bool { return s.count("o") == 1 })
+	reg.SeedSchema("o-value", 2, 2, sr.Schema{Schema: orderV2})
+	s.produce(&kgo.Record{Value: by(2, avroOf(t, orderV2, map[string]any{"id": int64(2), "total": rat("2.5"), "note": "x"}))}, one(3))
+	until(t, "all are there", func() bool { return s.count("o") == 3 })
+	r.stop()
+	s.want("SELECT string_agg(concat_ws('|', id, total, note), ' ' ORDER BY id) FROM o", "1|1.50000 2|2.50000|x 3|1.50000")
+}
+
+func TestOneTopicMayHoldSeveralTypesWithReferences(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, city text, amount bigint)`)
+	const city = `{"type":"record","name":"City","namespace":"geo","fields":[{"name":"name","type":"string"}]}`
+	const placed = `{"type":"record","name":"Placed","fields":[{"name":"id","type":"long"},{"name":"at","type":"geo.City"}]}`
+	const paid = `{"type":"record","name":"Paid","fields":[{"name":"amount","type":"int"},{"name":"id","type":"long"}]}`
+	reg.SeedSchema("city", 1, 1, sr.Schema{Schema: city})
+	reg.SeedSchema("placed", 1, 2, sr.Schema{Schema: placed, References: []sr.SchemaReference{{Name: "geo.City", Subject: "city", Version: 1}}})
+	reg.SeedSchema("paid", 1, 3, sr.Schema{Schema: paid})
+	s.produce(
+		&kgo.Record{Value: by(2, avroOf(t, placed, map[string]any{"id": int64(1), "at": map[string]any{"name": "Łódź"}}, city))},
+		&kgo.Record{Value: by(3, avroOf(t, paid, map[string]any{"id": int64(2), "amount": int32(5)}))},
+	)
+	s.run(s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert, columns: {id: value.id, city: value.at.name, amount: value.amount}}"))
+	s.want("SELECT string_agg(concat_ws('|', id, city, amount), ' ' ORDER BY id) FROM o", "1|Łódź 2|5")
+}
+
+func TestARegistryThatIsDownIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric)`)
+	reg.SeedSchema("o-value", 1, 1, sr.Schema{Schema: orderV1})
+	var down atomic.Bool
+	var refused atomic.Int32
+	down.Store(true)
+	reg.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+		if !down.Load() {
+			return false
+		}
+		refused.Add(1)
+		http.Error(w, `{"error_code":50003,"message":"no leader"}`, http.StatusInternalServerError)
+		return true
+	})
+	for i := range 50 {
+		s.produce(&kgo.Record{Value: by(1, avroOf(t, orderV1, map[string]any{"id": int64(i), "total": rat("1")}))})
+	}
+	r := s.start(s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert}"))
+	until(t, "it has asked in vain again and again", func() bool { return refused.Load() >= 3 })
+	r.alive()
+	if n := s.count("semel.dead_letter"); n != 0 || s.count("o") != 0 {
+		t.Errorf("%d dead letters while the registry is down", n)
+	}
+	down.Store(false)
+	until(t, "all are there", func() bool { return s.count("o") == 50 })
+	r.stop()
+	if s.outcomes() != "50 applied" {
+		t.Error(s.outcomes())
+	}
+}
+
+func TestWrongCredentialsOfTheRegistryAreAnOutage(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric)`, srfake.WithAuth("Basic c2VtZWw6cmlnaHQ=")) // semel:right
+	reg.SeedSchema("o-value", 1, 1, sr.Schema{Schema: orderV1})
+	file := filepath.Join(t.TempDir(), "password")
+	must(t, os.WriteFile(file, []byte("wrong\n"), 0o600))
+	s.more = fmt.Sprintf("schema_registry: {url: %q, user: semel, password: {file: %q}}\n", reg.URL(), file)
+	s.produce(&kgo.Record{Value: by(1, avroOf(t, orderV1, map[string]any{"id": int64(1), "total": rat("1")}))})
+	route := s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert}")
+	_, err := daemon.Check(within(t), s.file(route), quiet)
+	if err == nil || !strings.Contains(err.Error(), "refuses our credentials") {
+		t.Errorf("check says %v", err)
+	}
+	r := s.start(route)
+	until(t, "the partition is claimed", func() bool {
+		return s.ask("SELECT to_regclass('semel.watermark') IS NOT NULL") == "true" && s.count("semel.watermark") == 1
+	})
+	must(t, os.WriteFile(file, []byte("right\n"), 0o600))
+	until(t, "it is there", func() bool { return s.count("o") == 1 })
+	r.stop()
+	if s.outcomes() != "1 applied" {
+		t.Error(s.outcomes())
+	}
+}
+
+func TestMessagesThatNoSchemaReadsAreBuriedAlone(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric)`)
+	reg.SeedSchema("o-value", 1, 1, sr.Schema{Schema: orderV1})
+	good := func(id int64) *kgo.Record {
+		return &kgo.Record{Value: by(1, avroOf(t, orderV1, map[string]any{"id": id, "total": rat("1")}))}
+	}
+	cut := good(9)
+	cut.Value = cut.Value[:6]
+	s.produce(good(1), &kgo.Record{Value: by(99, nil)}, cut, &kgo.Record{Value: []byte(`{"id":5}`)}, good(2))
+	s.run(s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert}"))
+	s.want("SELECT string_agg(id::text, ' ' ORDER BY id) FROM o", "1 2")
+	s.want("SELECT string_agg(class || ' ' || error, E'\\n' ORDER BY \"offset\") FROM semel.dead_letter",
+		"decode value: schema 99: the schema registry doesn't have it\n"+
+			"decode value: by schema 1: the data ends inside a value\n"+
+			"decode value: no zero in front of the ID of a schema: not written by a serializer with a schema registry")
+	s.want("SELECT encode(value, 'hex') FROM semel.dead_letter WHERE error LIKE '%99%'", "0000000063")
+}
+
+func TestKeysHaveFormatsToo(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint, region text, total numeric, PRIMARY KEY (id, region))`)
+	const key = `{"type":"record","name":"Key","fields":[{"name":"id","type":"long"},{"name":"region","type":"string"}]}`
+	reg.SeedSchema("o-key", 1, 1, sr.Schema{Schema: key})
+	reg.SeedSchema("o-value", 1, 2, sr.Schema{Schema: orderV1})
+	s.produce(&kgo.Record{
+		Key:   by(1, avroOf(t, key, map[string]any{"id": int64(1), "region": "north"})),
+		Value: by(2, avroOf(t, orderV1, map[string]any{"id": int64(5), "total": rat("1.25")})),
+	})
+	s.run(s.route("from: {topics: [TOPIC], key_format: avro}", "format: avro", "id: {fields: [key.id, key.region, value.total]}",
+		"to: {table: o, write: upsert, columns: {id: key.id, region: key.region, total: value.total}}"))
+	s.want("SELECT o FROM o", "(1,north,1.25000)")
+}
+
+func TestAvroMayHaveItsSchemaInAFile(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric)`)
+	file := filepath.Join(t.TempDir(), "order.avsc")
+	must(t, os.WriteFile(file, []byte(orderV1), 0o600))
+	s.produce(&kgo.Record{Value: avroOf(t, orderV1, map[string]any{"id": int64(1), "total": rat("1.25")})})
+	route := s.route("format: avro", fmt.Sprintf("schema: {file: %q}", file), "id: {fields: [value.id]}", "to: {table: o, write: insert}")
+	s.run(route)
+	s.want("SELECT o FROM o", "(1,1.25000)")
+
+	must(t, os.WriteFile(file, []byte(`{"type":"recrod"}`), 0o600))
+	var mistake *config.Error
+	if _, err := s.try(route); !errors.As(err, &mistake) || mistake.Line < 6 {
+		t.Errorf("a wrong schema: %v", err)
+	}
+}
+
+const orderProto = `syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+enum Kind { UNKNOWN = 0; LARGE = 1; }
+message Order {
+  int64 id = 1; uint64 unit_price = 2; string note = 3; optional string maybe = 4; bytes raw = 5; Kind kind = 6;
+  google.protobuf.Timestamp at = 7; repeated int64 numbers = 8; map<string, int64> by_name = 9; Line line = 10;
+  message Line { string sku = 1; }
+}
+message Paid { int64 id = 1; }
+`
+
+const orderColumns = `CREATE TABLE o (id bigint PRIMARY KEY, unit_price numeric, note text, maybe text, raw bytea, kind text, at timestamptz, numbers bigint[], by_name jsonb, line jsonb)`
+
+// protoOf encodes an order by another encoder.
+func protoOf(t *testing.T) (data []byte, set []byte) {
+	t.Helper()
+	c := protocompile.Compiler{Resolver: protocompile.WithStandardImports(&protocompile.SourceResolver{Accessor: protocompile.SourceAccessorFromMap(map[string]string{"order.proto": orderProto})})}
+	files, err := c.Compile(t.Context(), "order.proto")
+	must(t, err)
+	d := files[0].FindDescriptorByName("shop.Order").(protoreflect.MessageDescriptor)
+	m := dynamicpb.NewMessage(d)
+	f := func(name string) protoreflect.FieldDescriptor { return d.Fields().ByName(protoreflect.Name(name)) }
+	m.Set(f("id"), protoreflect.ValueOfInt64(9007199254740993))
+	m.Set(f("unit_price"), protoreflect.ValueOfUint64(18446744073709551615))
+	m.Set(f("raw"), protoreflect.ValueOfBytes([]byte{0, 255}))
+	m.Set(f("kind"), protoreflect.ValueOfEnum(1))
+	at := m.Mutable(f("at")).Message()
+	at.Set(at.Descriptor().Fields().ByName("seconds"), protoreflect.ValueOfInt64(1774749599))
+	at.Set(at.Descriptor().Fields().ByName("nanos"), protoreflect.ValueOfInt32(123456000))
+	m.Mutable(f("numbers")).List().Append(protoreflect.ValueOfInt64(-1))
+	m.Mutable(f("by_name")).Map().Set(protoreflect.ValueOfString("a").MapKey(), protoreflect.ValueOfInt64(2))
+	line := m.Mutable(f("line")).Message()
+	line.Set(line.Descriptor().Fields().ByName("sku"), protoreflect.ValueOfString("x"))
+	data, err = proto.Marshal(m)
+	must(t, err)
+	set, err = proto.Marshal(&descriptorpb.FileDescriptorSet{File: []*descriptorpb.FileDescriptorProto{
+		protodesc.ToFileDescriptorProto(files[0].Imports().Get(0).FileDescriptor), protodesc.ToFileDescriptorProto(files[0]),
+	}})
+	must(t, err)
+	return data, set
+}
+
+const orderRow = `(9007199254740993,18446744073709551615,"",,"\\x00ff",LARGE,"2026-03-29 01:59:59.123456",{-1},"{""a"": 2}","{""sku"": ""x""}")`
+
+const askOrder = "SELECT o FROM (SELECT id, unit_price, note, maybe, raw, kind, at AT TIME ZONE 'UTC', numbers, by_name, line FROM o) o"
+
+func TestProtobufIsReadByTheRegistrysSchema(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, orderColumns)
+	reg.SeedSchema("o-value", 1, 4, sr.Schema{Type: sr.TypeProtobuf, Schema: orderProto})
+	data, _ := protoOf(t)
+	paid := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 5)
+	s.produce(
+		&kgo.Record{Value: by(4, append([]byte{0}, data...))},     // the first message
+		&kgo.Record{Value: by(4, append([]byte{2, 2}, paid...))},  // the second
+		&kgo.Record{Value: by(4, append([]byte{2, 20}, paid...))}, // none
+	)
+	s.run(s.route("format: protobuf", "id: {fields: [value.id]}", "to: {table: o, write: insert}"))
+	s.want(askOrder+" WHERE id > 5", orderRow)
+	s.want("SELECT o FROM o WHERE id = 5", "(5,,,,,,,,,)")
+	s.want("SELECT class || ' ' || error FROM semel.dead_letter", "decode value: by schema 4: a message that the schema doesn't have")
+}
+
+func TestProtobufMayHaveItsSchemaInAFile(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, orderColumns)
+	data, set := protoOf(t)
+	s.produce(&kgo.Record{Value: data})
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "order.proto"), []byte(orderProto), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "order.desc"), set, 0o600))
+	for i, name := range []string{"order.proto", "order.desc"} {
+		s.run(s.route(fmt.Sprintf("name: r%d", i), fmt.Sprintf("consumer: TOPIC-%d", i), "format: protobuf", fmt.Sprintf("schema: {file: %q, message: shop.Order}", filepath.Join(dir, name)), "id: {fields: [value.id]}", "to: {table: o, write: insert}"))
+		s.want(askOrder, orderRow)
+		s.exec("TRUNCATE o")
+	}
+}
+
+func TestJSONBehindASchemaIsJSON(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric)`)
+	reg.SeedSchema("o-value", 1, 1, sr.Schema{Type: sr.TypeJSON, Schema: `{"type":"object"}`})
+	s.produce(&kgo.Record{Value: by(1, []byte(`{"id":9007199254740993,"total":1.10}`))}, &kgo.Record{Value: []byte(`{"id":2}`)}, &kgo.Record{Value: by(1, []byte(`{"id":`))})
+	s.run(s.route("format: json-schema", "id: {fields: [value.id]}", "to: {table: o, write: insert}"))
+	s.want("SELECT o FROM o", "(9007199254740993,1.10)")
+	s.want("SELECT string_agg(class, ' ') FROM semel.dead_letter", "decode decode")
+}
+
+func TestRawValuesAreBytes(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, `CREATE TABLE o (at bigint PRIMARY KEY, body bytea, body_text text)`)
+	s.produce(&kgo.Record{Value: []byte("\x00\xff")}, &kgo.Record{Value: []byte{}}, &kgo.Record{Value: []byte("é")}, &kgo.Record{Value: nil})
+	s.run(s.route("format: raw", "id: {position: true}", "to: {table: o, write: append, columns: {at: offset, body: value}}"))
+	s.want("SELECT string_agg(at || encode(body, 'hex'), ' ' ORDER BY at) FROM o", "000ff 1 2c3a9")
+	s.exec("TRUNCATE o")
+	s.run(s.route("name: t", "consumer: TOPIC-t", "format: raw", "id: {position: true}", "to: {table: o, write: append, columns: {at: offset, body_text: value}}"))
+	s.want("SELECT string_agg(at || body_text, ' ' ORDER BY at) FROM o", "1 2é")
+	s.want("SELECT class FROM semel.dead_letter", "value")
+}
+
+func TestCheckLooksIntoSchemas(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric)`)
+	route := s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert, columns: {id: value.id, total: value.totl}}")
+	found := func() string {
+		fs, err := daemon.Check(within(t), s.file(route), quiet)
+		must(t, err)
+		var b strings.Builder
+		for _, f := range fs {
+			fmt.Fprintf(&b, "%v %s %s\n", f.Wrong, f.What, f.Hint)
+		}
+		return b.String()
+	}
+	if got := found(); !strings.Contains(got, "has no subject "+s.topic+"-value") {
+		t.Error(got)
+	}
+	reg.SeedSchema(s.topic+"-value", 1, 1, sr.Schema{Schema: orderV1})
+	if got := found(); !strings.Contains(got, `true semel.yaml:`) || !strings.Contains(got, `value.totl: the schema has no field "totl" did you mean value.total?`) {
+		t.Error(got)
+	}
+	reg.Close()
+	if _, err := daemon.Check(within(t), s.file(route), quiet); err == nil || !strings.HasPrefix(err.Error(), "format: schema registry http") {
+		t.Errorf("without a registry: %v", err)
+	}
+}

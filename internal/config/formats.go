@@ -1,0 +1,124 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/semelhq/semel/sink"
+)
+
+// encoded says whether a format is more than text that is read as it is.
+func encoded(f Format) bool {
+	return f == FormatAvro || f == FormatProtobuf || f == FormatJSONSchema
+}
+
+func (r *reader) registry(n *yaml.Node, at string) {
+	g := &Registry{}
+	r.file.Registry = g
+	seen := r.object(n, at, fields{
+		"url": func(n *yaml.Node, at string) {
+			n = target(n)
+			s, ok := r.string(n, at, "a URL")
+			if !ok {
+				return
+			}
+			for one := range strings.SplitSeq(s, ",") {
+				one = strings.TrimSpace(one)
+				u, err := url.Parse(one)
+				switch {
+				case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+					r.fail(n, at+": no URL", "like http://localhost:8081")
+					return
+				case u.User != nil:
+					r.fail(n, at+": user and password are fields of their own", "")
+					return
+				}
+				g.URLs = append(g.URLs, one)
+			}
+		},
+		"tls":      r.tls(&g.TLS),
+		"user":     r.name(&g.User),
+		"password": r.secret(&g.Password),
+		"token":    r.secret(&g.Token),
+	})
+	n = target(n)
+	if seen["url"] == nil {
+		r.missing(n, join(at, "url"), "url: http://localhost:8081")
+	}
+	switch {
+	case seen["token"] != nil && (seen["user"] != nil || seen["password"] != nil):
+		r.fail(n, at+": either token, or user and password", "")
+	case (seen["user"] == nil) != (seen["password"] == nil):
+		r.fail(n, at+": user and password belong together", "")
+	}
+}
+
+func (r *reader) schema(dst *Schema) field {
+	return func(n *yaml.Node, at string) {
+		seen := r.object(n, at, fields{"file": r.name(&dst.File), "message": r.name(&dst.Message)})
+		if n = target(n); seen["file"] == nil {
+			r.missing(n, join(at, "file"), "file: order.avsc, or order.proto")
+		}
+	}
+}
+
+// checkFormats finds formats without a schema, schemas without a format, and what
+// can't be taken of bytes.
+func (r *reader) checkFormats(at string, t *Route) {
+	r.checkSchema(at, "format", "schema", t.Format, t.Schema)
+	key := t.From.KeyEncoding
+	if key == "" && t.From.KeySchema != (Schema{}) {
+		key = FormatJSON
+	}
+	r.checkSchema(join(at, "from"), "key_format", "key_schema", key, t.From.KeySchema)
+	if t.Format != FormatRaw {
+		return
+	}
+	const hint = "value as a whole is what there is"
+	if t.Envelope != EnvelopeNone {
+		r.failPath(join(at, "envelope"), "bytes have no envelope", "")
+	}
+	if t.To.Columns == nil && t.To.Write != "" {
+		r.failPath(join(at, "to"), "format: raw needs columns: bytes have no fields", "columns: {raw: value}")
+	}
+	each(at, t, func(path string, p sink.Path) {
+		if p.Root == sink.RootValue && len(p.Names) > 0 {
+			r.failPath(path, p.String()+" is a field of the value, and bytes have none", hint)
+		}
+	})
+}
+
+func (r *reader) checkSchema(at, format, schema string, f Format, s Schema) {
+	local := s != (Schema{})
+	path := join(at, schema)
+	switch {
+	case f == FormatJSONSchema && local:
+		r.failPath(path, "without effect: JSON text is read as it is, by no schema", "format: json, if there is no schema registry")
+	case !encoded(f) && local:
+		r.failPath(path, "without effect: this "+format+" needs no schema", "")
+	case encoded(f) && !local && !r.registered:
+		r.failPath(join(at, format), string(f)+" needs a schema", "schema_registry: {url: http://localhost:8081}, or "+schema+": {file: …}")
+	case !local || s.File == "":
+	case f == FormatAvro && s.Message != "":
+		r.failPath(join(path, "message"), "without effect: a schema of Avro is one type", "")
+	case f == FormatProtobuf && s.Message == "":
+		r.failPath(path, "message is missing: a file of Protobuf has many", "message: shop.Order")
+	case f == FormatProtobuf && filepath.Ext(s.File) == ".avsc", f == FormatAvro && (filepath.Ext(s.File) == ".proto" || filepath.Ext(s.File) == ".desc"):
+		r.failPath(join(path, "file"), "is no schema of "+string(f), "")
+	}
+}
+
+// each visits what a route takes of its messages.
+func each(at string, t *Route, visit func(path string, p sink.Path)) {
+	for _, c := range t.To.Columns {
+		visit(join(at, "to.columns."+c.Name), c.From)
+	}
+	for i, p := range t.ID.Fields {
+		visit(fmt.Sprintf("%s.id.fields[%d]", at, i), p)
+	}
+	visit(join(at, "to.version"), t.To.Version)
+}
