@@ -96,6 +96,7 @@ func MissingPrivileges(ctx context.Context, db Querier, schema string, table Tab
 		WriteAppend: {"INSERT"},
 		WriteInsert: {"INSERT", "SELECT"},
 		WriteUpsert: {"INSERT", "SELECT", "UPDATE"},
+		WriteMirror: {"INSERT", "SELECT", "UPDATE", "DELETE"},
 	}[write]
 	rows, err := db.Query(ctx, nameOf(schema).sql(`
 SELECT format('%s on table %s', p, $1::text)

@@ -69,6 +69,11 @@ type introspectTable struct {
 	swallows    bool      // a BEFORE INSERT trigger for each row could drop or fill rows
 	triggers    int
 	foreignKeys int
+	judges      bool // checks, foreign keys and the like look at each row
+	others      bool // triggers or exclusions look at other rows as well
+	deferrable  bool // a constraint may be looked at as late as at COMMIT
+	itself      bool // so do foreign keys from the table to itself
+	jumps       bool // so do unique indexes that are looked at when a statement has ended
 	columns     []introspectColumn
 	indexes     []introspectIndex // unique ones only
 }
@@ -133,6 +138,35 @@ func (t *introspectTable) uniqueOver(columns []string) (ok bool, why string) {
 	return false, why
 }
 
+// tableOrder says how much of the order of messages a table can tell.
+type tableOrder uint8
+
+const (
+	// orderFree: nobody judges a row but the client, so that a state which another
+	// overtakes in its batch needs not be written.
+	orderFree tableOrder = iota
+	// orderKey: each state of a key is judged, so that each is written.
+	orderKey
+	// orderArrival: a row is judged by what other keys hold at that moment.
+	orderArrival
+	// orderAlone: and only when its statement has ended.
+	orderAlone
+)
+
+func (t *introspectTable) order(columns []tableColumn) tableOrder {
+	read := func(c tableColumn) bool { return c.domain || c.typtype != "b" || c.elemType != "" && c.elemType != "b" }
+	generated := func(c introspectColumn) bool { return c.generated }
+	switch {
+	case t.jumps || t.itself:
+		return orderAlone
+	case t.others || len(t.indexes) > 1:
+		return orderArrival
+	case t.judges || t.rls || slices.ContainsFunc(t.columns, generated) || slices.ContainsFunc(columns, read):
+		return orderKey
+	}
+	return orderFree
+}
+
 func introspectSameSet(a, b []string) bool {
 	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
 	return slices.Equal(a, b)
@@ -161,12 +195,20 @@ func introspectRelation(ctx context.Context, db Querier, name TableName) (*intro
 		       c.relkind IN ('r', 'p') AND has_table_privilege(c.oid, 'SELECT'),
 		       (SELECT count(*) FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'),
 		       EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND (g.tgtype & 7) = 7),
-		       (SELECT count(*) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f')
+		       (SELECT count(*) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f'),
+		       c.relkind <> 'r' OR c.relhasrules
+		       OR EXISTS (SELECT FROM pg_constraint k WHERE (k.conrelid = c.oid AND k.contype IN ('c', 'f')) OR (k.confrelid = c.oid AND k.contype = 'f'))
+		       OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND (i.indpred IS NOT NULL OR i.indexprs IS NOT NULL)),
+		       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisexclusion)
+		       OR EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND (g.tgtype & 1) = 1),
+		       EXISTS (SELECT FROM pg_constraint k WHERE c.oid IN (k.conrelid, k.confrelid) AND k.condeferrable),
+		       EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.confrelid = c.oid),
+		       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND NOT i.indimmediate)
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 		  AND CASE WHEN $2 = '' THEN pg_table_is_visible(c.oid) ELSE n.nspname = $2 END`,
 		[]any{name.Name, name.Schema},
-		&oid, &t.name.Schema, &t.name.Name, &t.kind, &t.rls, &t.selects, &t.triggers, &t.swallows, &t.foreignKeys)
+		&oid, &t.name.Schema, &t.name.Name, &t.kind, &t.rls, &t.selects, &t.triggers, &t.swallows, &t.foreignKeys, &t.judges, &t.others, &t.deferrable, &t.itself, &t.jumps)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, 0, introspectMissing(ctx, db, name)
 	}

@@ -78,6 +78,7 @@ type InboxStore struct {
 	replan    *pgconn.PgError            // the changed plan since the last commit
 	looks     looks
 	sweep     sweep
+	purged    time.Time
 	buf       []byte // of the COPY into the inbox
 }
 
@@ -803,14 +804,44 @@ type sweep struct {
 
 const sweepPages = 64 // about 8,000 IDs
 
-// Forget removes IDs older than the window, a step of the walk at a time, each a
-// transaction of its own. A walk is due when a 48th of the window has passed
-// since the last one. The window ends where the consumer last moved: one that
-// stands still forgets nothing. IDs of dead letters that are still open stay.
+// Forget removes what the window no longer covers: IDs, then rows of the table that
+// are marked as deleted.
 func (s *InboxStore) Forget(ctx context.Context) (more bool, err error) {
 	if s.consumer.Memory != inbox.MemoryInbox || s.consumer.Window <= 0 {
 		return false, nil
 	}
+	if more, err = s.forgetOld(ctx); more || err != nil {
+		return more, err
+	}
+	return s.purge(ctx)
+}
+
+// purge removes marked rows, so many at a time; it begins once in a 48th of the
+// window. A row that something else refers to stays.
+func (s *InboxStore) purge(ctx context.Context) (more bool, err error) {
+	if s.cfg.Table == nil || s.cfg.Table.plan.Load().gone < 0 || time.Since(s.purged) < s.consumer.Window/48 {
+		return false, nil
+	}
+	err = s.short(ctx, nil, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, s.cfg.Table.plan.Load().purge(s.schema.sql("semel.watermark")), s.consumer.Name, s.consumer.Window.Seconds())
+		more = tag.RowsAffected() == tablePurge
+		return err
+	})
+	if refusesData(err) {
+		s.cfg.Logger.Warn("rows that are marked as deleted can't be removed", "table", s.cfg.Table.name.String(), "error", err)
+		more, err = false, nil
+	}
+	if err == nil && !more {
+		s.purged = time.Now()
+	}
+	return more, err
+}
+
+// forgetOld removes IDs older than the window, a step of the walk at a time, each a
+// transaction of its own. A walk is due when a 48th of the window has passed
+// since the last one. The window ends where the consumer last moved: one that
+// stands still forgets nothing. IDs of dead letters that are still open stay.
+func (s *InboxStore) forgetOld(ctx context.Context) (more bool, err error) {
 	next := s.sweep
 	err = s.short(ctx, nil, func(tx pgx.Tx) error {
 		var mine, due bool

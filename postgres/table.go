@@ -30,7 +30,13 @@ const (
 	// WriteUpsert keeps one row for each key: the last, or the one of the
 	// greatest version.
 	WriteUpsert WriteMode = "upsert"
+	// WriteMirror is WriteUpsert, and a message without a value deletes the row of
+	// its key.
+	WriteMirror WriteMode = "mirror"
 )
+
+// keeps says that the mode keeps one state for each key.
+func (m WriteMode) keeps() bool { return m == WriteUpsert || m == WriteMirror }
 
 // ExistsPolicy says what becomes of an insert that meets a row of another
 // message ID under its key.
@@ -47,6 +53,16 @@ type TombstonePolicy uint8
 const (
 	TombstoneIgnore TombstonePolicy = iota // skipped
 	TombstoneDeadLetter
+	TombstoneDelete // WriteMirror alone: the row is deleted, or marked where there is a version
+)
+
+// AbsentPolicy says what becomes of a column whose field is not in the message.
+type AbsentPolicy uint8
+
+const (
+	AbsentNull  AbsentPolicy = iota // NULL, or the default of a NOT NULL column
+	AbsentKeep                      // what is stored, or the default in a new row: a patch
+	AbsentError                     // the message is dead
 )
 
 // TableConfig is the "to:" of a route, and what of the rest decides how rows are
@@ -69,6 +85,17 @@ type TableConfig struct {
 	// Version is one of the expressions in Columns: with WriteUpsert a row is
 	// replaced only by one whose version is greater. "": the last message wins.
 	Version string
+	// Deleted is the column that marks a deleted row, required for WriteMirror with
+	// a version: a row that is gone would let an older message through. It holds
+	// the time of the deletion until a greater version comes, or the row is purged.
+	Deleted string
+	// Window is how long a marked row stays; 0: for ever.
+	Window time.Duration
+	// Absent says what becomes of fields that a message hasn't.
+	Absent AbsentPolicy
+	// Combine names the columns to which a message adds instead of replacing what
+	// is stored. A new row starts at zero.
+	Combine []string
 
 	// ID are the fields that identify a message, if fields do: the table then
 	// sets the items' IDs itself ([Table.OwnIDs]).
@@ -133,10 +160,23 @@ type tableRow struct {
 	headLength uint32
 	omit       uint64 // which of the plan's optional columns are not in the tuple
 	unknown    int
+	kind       rowKind
+	doubtful   bool // the table refuses it, at least as a new row
 	tombstone  bool
 	change     *sink.Change // where the version is one
 	item       *inbox.Item
+	at         int // its place among the items
 }
+
+// rowKind is what a row does to the state of its key.
+type rowKind uint8
+
+const (
+	rowPut    rowKind = iota // replaces it
+	rowPatch                 // sets the columns that it has, and adds where columns are combined
+	rowDelete                // ends it
+	rowMark                  // ends it under a version: the row stays, marked
+)
 
 // mark sets the head.
 func (r *tableRow) mark() {
@@ -283,8 +323,13 @@ func (t *Table) fill(p *tablePlan, it *inbox.Item, r *tableRow, s *tableScratch)
 		r.change = &change
 	}
 	if r.tombstone {
-		if t.cfg.Tombstone == TombstoneDeadLetter {
+		switch t.cfg.Tombstone {
+		case TombstoneDeadLetter:
 			return errTombstone
+		case TombstoneDelete:
+			if err := p.encodeDelete(r, s); err != nil {
+				return err
+			}
 		}
 	} else if err := p.encode(r, s); err != nil {
 		return err
@@ -317,15 +362,26 @@ func (p *tablePlan) encode(r *tableRow, s *tableScratch) error {
 	n := len(p.columns)
 	s.fields = append(s.fields[:0], make([]int, n)...)
 	r.tuple = append(r.tuple, 0, 0)
-	for i := range p.columns {
+	r.kind = p.kind
+	for i := range values {
 		c := &p.columns[i]
 		v := values[i]
 		if v.IsNull() {
-			if v.Kind == sink.Absent && c.optional != 0 {
-				r.omit |= c.optional
-				n--
-				continue
+			if v.Kind == sink.Absent {
+				if p.strict {
+					return c.refused(errTableAbsent)
+				}
+				if c.lenient {
+					r.omit |= c.optional
+					r.doubtful = r.doubtful || c.notNull && !c.hasDefault
+					n--
+					continue
+				}
 			}
+			if c.adds {
+				return c.refused(errTableNothing)
+			}
+			r.doubtful = r.doubtful || c.notNull
 			r.tuple = append(r.tuple, 255, 255, 255, 255)
 			continue
 		}
@@ -343,19 +399,31 @@ func (p *tablePlan) encode(r *tableRow, s *tableScratch) error {
 		}
 		binary.BigEndian.PutUint32(r.tuple[at:], uint32(len(r.tuple)-at-4))
 	}
+	if p.gone >= 0 {
+		r.tuple = append(r.tuple, 255, 255, 255, 255)
+	}
 	binary.BigEndian.PutUint16(r.tuple, uint16(n))
+	if err := p.encodeKey(r, s); err != nil {
+		return err
+	}
+	return p.encodeVersion(r, values)
+}
+
+// encodeKey fills the key from the tuple, or anew where that holds other forms.
+func (p *tablePlan) encodeKey(r *tableRow, s *tableScratch) error {
+	values := s.row.Values
 	for i := range p.key {
 		k := &p.key[i]
 		v := values[k.column]
 		if v.IsNull() {
-			if p.write == WriteUpsert {
+			if p.write.keeps() {
 				return p.columns[k.column].refused(errTableNullKey)
 			}
 			r.key = nil
 			break
 		}
 		at := len(r.key)
-		if p.text {
+		if p.text || r.kind == rowDelete {
 			var err error
 			if r.key, err = p.columns[k.column].enc.binary(append(r.key, 0, 0, 0, 0), v); err != nil {
 				return p.columns[k.column].refused(err)
@@ -371,22 +439,73 @@ func (p *tablePlan) encode(r *tableRow, s *tableScratch) error {
 		r.key = nil
 	}
 	r.mark()
-	if p.version >= 0 {
-		v, c := values[p.version], &p.columns[p.version]
-		if v.IsNull() {
-			return c.refused(errTableNoVersion)
+	return nil
+}
+
+func (p *tablePlan) encodeVersion(r *tableRow, values []sink.Value) error {
+	if p.version < 0 {
+		return nil
+	}
+	v, c := values[p.version], &p.columns[p.version]
+	if v.IsNull() {
+		return c.refused(errTableNoVersion)
+	}
+	var err error
+	if r.version, err = c.enc.binary(r.version, v); err != nil {
+		return c.refused(err)
+	}
+	return nil
+}
+
+// encodeDelete fills key and version; the tuple, if the row stays, with them and
+// the mark.
+func (p *tablePlan) encodeDelete(r *tableRow, s *tableScratch) error {
+	r.kind = rowDelete
+	if err := p.encodeKey(r, s); err != nil {
+		return err
+	}
+	if p.gone < 0 {
+		return nil
+	}
+	r.kind = rowMark
+	if err := p.encodeVersion(r, s.row.Values); err != nil {
+		return err
+	}
+	r.tuple = append(r.tuple, 0, 0)
+	n := 0
+	for i := range p.columns {
+		c := &p.columns[i]
+		v := sink.TimeValue(time.Now())
+		if i != p.gone {
+			if i != p.version && !p.inKey(i) {
+				r.omit |= c.optional
+				continue
+			}
+			v = s.row.Values[i]
 		}
+		at := len(r.tuple)
+		r.tuple = append(r.tuple, 0, 0, 0, 0)
 		var err error
-		if r.version, err = c.enc.binary(r.version, v); err != nil {
+		if p.text {
+			r.tuple, err = c.enc.text(r.tuple, v)
+		} else {
+			r.tuple, err = c.enc.binary(r.tuple, v)
+		}
+		if err != nil {
 			return c.refused(err)
 		}
+		binary.BigEndian.PutUint32(r.tuple[at:], uint32(len(r.tuple)-at-4))
+		n++
 	}
+	binary.BigEndian.PutUint16(r.tuple, uint16(n))
 	return nil
 }
 
 var (
 	errTableNullKey   = errors.New("null, and it is part of the key")
 	errTableNoVersion = errors.New("no version")
+	errTableAbsent    = errors.New("absent")
+	errTableNothing   = errors.New("nothing to add")
 )
 
 func (c *tableColumn) refused(err error) error {
@@ -414,13 +533,20 @@ func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 		return err
 	}
 	w := t.writer(p, tx)
+	if err = w.write(ctx, rows); err != nil && w.tx != nil {
+		return w.tx.note(err) // it may be judged after the transaction was mended
+	}
+	return err
+}
+
+func (w *tableWriter) write(ctx context.Context, rows []*tableRow) error {
 	if err := w.begin(ctx); err != nil {
 		return err
 	}
 	switch {
-	case p.write == WriteUpsert:
-		return w.upsert(ctx, rows)
-	case len(p.key) > 0:
+	case w.p.write.keeps():
+		return w.keep(ctx, rows)
+	case len(w.p.key) > 0:
 		return w.insertKeyed(ctx, rows)
 	}
 	return w.insert(ctx, rows)
@@ -452,7 +578,7 @@ func (t *Table) rows(p *tablePlan, items []*inbox.Item) ([]*tableRow, error) {
 				return nil, semel.FailedAt(i, err)
 			}
 		}
-		if r.tombstone {
+		if r.tombstone && r.kind == rowPut {
 			it.Outcome = inbox.Skipped
 			continue
 		}
@@ -463,7 +589,7 @@ func (t *Table) rows(p *tablePlan, items []*inbox.Item) ([]*tableRow, error) {
 				Hint: "map them, add columns, or say unknown_fields: ignore",
 			})
 		}
-		r.item = it
+		r.item, r.at = it, i
 		rows = append(rows, r)
 	}
 	return rows, nil
@@ -534,7 +660,7 @@ func (l *looks) prepare(ctx context.Context, c *pgx.Conn, p *tablePlan) error {
 }
 
 // keyed says that rows may meet others of their key, which is found by trying.
-func (p *tablePlan) keyed() bool { return p.write != WriteUpsert && len(p.key) > 0 }
+func (p *tablePlan) keyed() bool { return !p.write.keeps() && len(p.key) > 0 }
 
 // begin compares the types of the columns with those that rows were made for,
 // and sets a savepoint where a key may be known, in one round trip, or in none where
@@ -624,6 +750,9 @@ func (w *tableWriter) complete(sent int, took int64) error {
 
 // insert writes rows that nothing is known to conflict with.
 func (w *tableWriter) insert(ctx context.Context, rows []*tableRow) error {
+	if w.p.info.itself && len(rows) > 1 {
+		return w.insertAlone(ctx, rows)
+	}
 	for omit, group := range tableGroups(rows) {
 		var took int64
 		var err error
@@ -636,6 +765,22 @@ func (w *tableWriter) insert(ctx context.Context, rows []*tableRow) error {
 			return err
 		}
 		if err := w.complete(len(group), took); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insertAlone inserts one row after the other, as they came: a row may need one that
+// came before it, and not one that comes after it, in whatever batch.
+func (w *tableWriter) insertAlone(ctx context.Context, rows []*tableRow) error {
+	if w.p.info.deferrable {
+		if err := w.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
+			return err
+		}
+	}
+	for _, r := range slices.SortedFunc(slices.Values(rows), func(a, b *tableRow) int { return a.at - b.at }) {
+		if err := w.insert(ctx, []*tableRow{r}); err != nil {
 			return err
 		}
 	}
@@ -689,16 +834,7 @@ func (w *tableWriter) statement(ctx context.Context, rows []*tableRow, omit uint
 		}
 		rr = w.pg.ExecParams(ctx, sql+suffix, values, nil, format, []int16{1})
 	} else {
-		// Bound to the transaction: nothing is left in the session, which may be a
-		// pooler's.
-		if _, err := w.pg.Exec(ctx, w.p.stage).ReadAll(); err != nil {
-			return 0, err
-		}
-		took, err := copyInto(ctx, w.pg, "pg_temp."+w.p.staged+" ("+w.p.list(omit)+")", rows, w.p.text)
-		if err != nil {
-			return 0, err
-		}
-		if err := w.complete(len(rows), took); err != nil {
+		if err := w.staging(ctx, rows, omit); err != nil {
 			return 0, err
 		}
 		// The temporary table is read as it was written, in key order, and locks
@@ -713,6 +849,19 @@ func (w *tableWriter) statement(ctx context.Context, rows []*tableRow, omit uint
 	}
 	tag, err := rr.Close()
 	return tag.RowsAffected(), err
+}
+
+// staging sends rows to a temporary table, bound to the transaction: nothing is
+// left in the session, which may be a pooler's.
+func (w *tableWriter) staging(ctx context.Context, rows []*tableRow, omit uint64) error {
+	if err := w.exec(ctx, w.p.stage); err != nil {
+		return err
+	}
+	took, err := copyInto(ctx, w.pg, "pg_temp."+w.p.staged+" ("+w.p.list(omit)+")", rows, w.p.text)
+	if err != nil {
+		return err
+	}
+	return w.complete(len(rows), took)
 }
 
 // values is a statement with a parameter for each value. Types are left to the

@@ -41,8 +41,8 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 		if err == nil {
 			break
 		}
-		var pg *pgconn.PgError
-		if !errors.As(err, &pg) || pg.Code != "23505" || try == 3 {
+		// A row whose key is known is no bad row: it isn't written.
+		if !refusesData(err) || try == 3 {
 			return err
 		}
 		if err := w.exec(ctx, "ROLLBACK TO SAVEPOINT semel_table"); err != nil {
@@ -53,8 +53,8 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 		case perr != nil:
 			return perr
 		case known == 0:
-			return err // another unique index: the data is refused
-		case try == 0:
+			return err // for another reason than its key
+		case try == 0 && sqlState(err) == "23505":
 			w.guess.refuse()
 		}
 	}
@@ -62,6 +62,12 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 	// Watermarks are locked by the transaction: updated below a savepoint each would
 	// get a multixact for both, and that costs milliseconds.
 	return w.atCommit(ctx, "RELEASE SAVEPOINT semel_table")
+}
+
+// refusesData says whether the server refused a row for what it holds.
+func refusesData(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23"))
 }
 
 // sortByKey puts rows in the order of their keys, equal ones as they came. It
@@ -191,7 +197,7 @@ func (w *tableWriter) leaveKnown(ctx context.Context, rows *[]*tableRow, about [
 	}
 	known := map[string]bool{}
 	var key []byte
-	err := w.query(ctx, w.p.probe(), w.p.keyArrays(ask), func(fields [][]byte) {
+	err := w.query(ctx, w.p.probe(""), w.p.keyArrays(ask), func(fields [][]byte) {
 		key = w.p.appendKey(key[:0], fields)
 		known[string(key)] = true
 	})
@@ -239,7 +245,8 @@ func (p *tablePlan) keyArrays(rows []*tableRow) [][]byte {
 // probe asks for keys: one look-up for each leaves no room for a plan that reads
 // the table whole. With `key = ANY` the planner does that to a table of 100,000
 // rows, for 5,000 keys: 27 ms instead of 5.
-func (p *tablePlan) probe(more ...string) string {
+// locked is "" or what locks the rows that are found.
+func (p *tablePlan) probe(locked string, more ...string) string {
 	var casts, names, same, out []string
 	for i, k := range p.key {
 		name := pgx.Identifier{p.columns[k.column].name}.Sanitize()
@@ -248,8 +255,8 @@ func (p *tablePlan) probe(more ...string) string {
 		same = append(same, fmt.Sprintf("t.%s = u.k%d", name, i))
 		out = append(out, "t."+name)
 	}
-	return fmt.Sprintf("SELECT %s FROM unnest(%s) AS u(%s) CROSS JOIN LATERAL (SELECT t.* FROM %s AS t WHERE %s LIMIT 1) AS t",
-		strings.Join(append(out, more...), ", "), strings.Join(casts, ", "), strings.Join(names, ", "), p.info.name.sql(), strings.Join(same, " AND "))
+	return fmt.Sprintf("SELECT %s FROM unnest(%s) AS u(%s) CROSS JOIN LATERAL (SELECT t.* FROM %s AS t WHERE %s LIMIT 1%s) AS t",
+		strings.Join(append(out, more...), ", "), strings.Join(casts, ", "), strings.Join(names, ", "), p.info.name.sql(), strings.Join(same, " AND "), locked)
 }
 
 // equalToStored says which rows say what the table holds under their key. The
@@ -325,7 +332,7 @@ func (p *tablePlan) compare() string {
 			stored, sent = stored+"::text", sent+"::text" // perhaps without an equality
 		}
 		is := stored + " IS NOT DISTINCT FROM " + sent
-		if c.optional != 0 {
+		if c.lenient {
 			is = fmt.Sprintf("(u.c%d IS NULL OR %s)", i, is)
 		}
 		all = append(all, is)
@@ -335,159 +342,4 @@ func (p *tablePlan) compare() string {
 	}
 	return fmt.Sprintf("SELECT u.n FROM unnest(%s) AS u(%s) CROSS JOIN LATERAL (SELECT t.* FROM %s AS t WHERE %s LIMIT 1) AS t WHERE %s",
 		strings.Join(params, ", "), strings.Join(names, ", "), p.info.name.sql(), strings.Join(key, " AND "), strings.Join(all, " AND "))
-}
-
-// upsert writes the rows. One that leaves out a column keeps what an earlier one
-// of its key said there, so that one is written before it. (Else: the last of a
-// batch stands for its key, and what only the one before it said is lost.)
-func (w *tableWriter) upsert(ctx context.Context, rows []*tableRow) error {
-	for _, round := range tableRounds(rows) {
-		if err := w.upsertNewest(ctx, round); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tableRounds parts rows so that in each round none leaves out what an earlier one
-// of its key says. Rows of a key stay in order; nearly always there is one round.
-func tableRounds(rows []*tableRow) [][]*tableRow {
-	same := func(r *tableRow) bool { return r.omit == rows[0].omit }
-	if !slices.ContainsFunc(rows, func(r *tableRow) bool { return !same(r) }) {
-		return [][]*tableRow{rows}
-	}
-	type place struct {
-		round int
-		said  uint64 // the optional columns, in this round
-	}
-	var rounds [][]*tableRow
-	places := make(map[string]place, len(rows))
-	for _, r := range rows {
-		at := places[string(r.key)]
-		if r.omit&at.said != 0 {
-			at = place{round: at.round + 1}
-		}
-		at.said |= ^r.omit
-		places[string(r.key)] = at
-		if at.round == len(rounds) {
-			rounds = append(rounds, nil)
-		}
-		rounds[at.round] = append(rounds[at.round], r)
-	}
-	return rounds
-}
-
-// upsertNewest writes the newest row of each key, in key order: writers of the same
-// keys wait for one another and never in a circle.
-func (w *tableWriter) upsertNewest(ctx context.Context, rows []*tableRow) error {
-	var newer func(i, j int) bool
-	if w.p.version >= 0 {
-		newer = func(i, j int) bool { return w.p.newer(rows[i].version, rows[j].version) }
-	}
-	red := sink.Reduce(len(rows), func(i int) []byte { return rows[i].key }, newer)
-	before, err := w.storedBefore(ctx, rows, &red)
-	if err != nil {
-		return err
-	}
-	place := make(map[*tableRow]int, len(red.Rows))
-	write := make([]*tableRow, len(red.Rows))
-	for n, i := range red.Rows {
-		write[n] = rows[i]
-		place[rows[i]] = i
-	}
-	sortByKey(write)
-	stale := map[int]bool{}
-	for omit, group := range tableGroups(write) {
-		missed, err := w.upsertGroup(ctx, group, omit)
-		if err != nil {
-			return err
-		}
-		for _, r := range missed {
-			stale[place[r]] = true
-		}
-	}
-	for i, r := range rows {
-		stored := before[string(r.key)]
-		switch {
-		case red.Fates[i] == sink.Stale, stale[red.By[i]], stored != nil && !w.p.newer(r.version, stored):
-			r.item.Outcome = inbox.Stale
-		case red.Fates[i] == sink.Superseded:
-			r.item.Outcome = inbox.Superseded
-		}
-	}
-	return nil
-}
-
-// storedBefore asks for the stored versions of keys with overtaken rows: one that
-// was stale already is stale, wherever the batch is cut. It takes no locks, for
-// they would come out of key order; whoever writes in between is neither before
-// nor after.
-func (w *tableWriter) storedBefore(ctx context.Context, rows []*tableRow, red *sink.Reduction) (map[string][]byte, error) {
-	if w.p.version < 0 {
-		return nil, nil
-	}
-	var ask []*tableRow
-	asked := map[int]bool{}
-	for i, fate := range red.Fates {
-		if by := red.By[i]; fate == sink.Superseded && !asked[by] {
-			asked[by] = true
-			ask = append(ask, rows[by])
-		}
-	}
-	if ask == nil {
-		return nil, nil
-	}
-	return w.stored(ctx, ask)
-}
-
-// stored answers the versions that the table has under the rows' keys; nothing for
-// null.
-func (w *tableWriter) stored(ctx context.Context, rows []*tableRow) (map[string][]byte, error) {
-	versions := make(map[string][]byte)
-	var key []byte
-	version := pgx.Identifier{w.p.columns[w.p.version].name}.Sanitize()
-	err := w.query(ctx, w.p.probe("t."+version), w.p.keyArrays(rows), func(fields [][]byte) {
-		n := len(w.p.key)
-		key = w.p.appendKey(key[:0], fields[:n])
-		versions[string(key)] = append([]byte(nil), fields[n]...)
-	})
-	return versions, err
-}
-
-// upsertGroup answers the rows that the stored version refused.
-func (w *tableWriter) upsertGroup(ctx context.Context, rows []*tableRow, omit uint64) ([]*tableRow, error) {
-	wrote := make(map[string]bool)
-	var key []byte
-	var keep func([][]byte)
-	if w.p.version >= 0 {
-		keep = func(fields [][]byte) {
-			key = w.p.appendKey(key[:0], fields)
-			wrote[string(key)] = true
-		}
-	}
-	took, err := w.statement(ctx, rows, omit, w.p.onConflict(omit), keep)
-	if err != nil {
-		return nil, err
-	}
-	if w.p.version < 0 || int(took) == len(rows) {
-		return nil, w.complete(len(rows), took)
-	}
-	var missed []*tableRow
-	for _, r := range rows {
-		if !wrote[string(r.key)] {
-			missed = append(missed, r)
-		}
-	}
-	// Stale, or swallowed by a trigger: then there is no row, or an older one.
-	versions, err := w.stored(ctx, missed)
-	if err != nil {
-		return nil, err
-	}
-	swallowed := 0
-	for _, r := range missed {
-		if v := versions[string(r.key)]; v == nil || w.p.newer(r.version, v) {
-			swallowed++
-		}
-	}
-	return missed, w.complete(len(rows), int64(len(rows)-swallowed))
 }

@@ -125,6 +125,13 @@ func (b *tableBench) attempt(items []inbox.Item) error {
 
 func (b *tableBench) once(items []inbox.Item) (err error) {
 	var fresh []*inbox.Item
+	defer func() {
+		if err != nil { // verdicts of an attempt are no other's
+			for _, it := range fresh {
+				it.Err, it.Class, it.Outcome = nil, "", inbox.Applied
+			}
+		}
+	}()
 	seen := map[semel.ID]bool{}
 	for i := range items {
 		it := &items[i]
@@ -149,9 +156,6 @@ func (b *tableBench) once(items []inbox.Item) (err error) {
 	defer tx.Rollback(b.ctx)
 	if len(fresh) > 0 {
 		if err := b.table.Apply(b.ctx, tableTx{tx: tx}, fresh); err != nil {
-			for _, it := range fresh {
-				it.Err, it.Class = nil, ""
-			}
 			return err
 		}
 	}

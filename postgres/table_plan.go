@@ -28,7 +28,11 @@ type tablePlan struct {
 	direct  bool // COPY goes into the table itself
 	key     []tableKey
 	version int // column, or -1
+	gone    int // the column that marks deleted rows, the last; or -1
 	newer   func(a, b []byte) bool
+	kind    rowKind // of messages with a value
+	strict  bool    // a field that is absent is refused
+	order   tableOrder
 	memory  inbox.Memory
 	why     string // why that memory
 	fused   bool   // the target's key is the message ID
@@ -51,7 +55,9 @@ type tableColumn struct {
 	*introspectColumn
 	from     sink.Path
 	enc      encoder
-	optional uint64 // a bit, if the column's default stands for an absent field
+	optional uint64 // a bit, if a row may leave the column out
+	lenient  bool   // an absent field leaves it out
+	adds     bool   // a message adds to what is stored
 }
 
 // tableKey is a column of the key.
@@ -81,17 +87,22 @@ func (b *tablePlanner) wrong(column, hint, why string, args ...any) {
 }
 
 func newTablePlan(info *introspectTable, cfg TableConfig) (*tablePlan, error) {
-	b := &tablePlanner{tablePlan: &tablePlan{info: info, write: cfg.Write, version: -1, direct: !info.rls}, cfg: cfg}
+	b := &tablePlanner{tablePlan: &tablePlan{info: info, write: cfg.Write, version: -1, gone: -1, direct: !info.rls}, cfg: cfg}
 	switch cfg.Write {
-	case WriteAppend, WriteInsert, WriteUpsert:
+	case WriteAppend, WriteInsert, WriteUpsert, WriteMirror:
 	default:
-		b.wrong("", "append, insert or upsert", "no such way to write: %q", cfg.Write)
+		b.wrong("", "append, insert, upsert or mirror", "no such way to write: %q", cfg.Write)
 		return nil, b.errs[0]
 	}
 	b.pickColumns()
 	if len(b.errs) == 0 {
 		b.pickVersion()
 		b.pickKey()
+	}
+	if len(b.errs) == 0 {
+		b.pickPatch()
+		b.pickDeleted()
+		b.order = info.order(b.columns)
 	}
 	if len(b.errs) == 0 {
 		b.pickMemory()
@@ -131,7 +142,7 @@ func (b *tablePlanner) pickColumns() {
 	for i := range b.info.columns {
 		c := tableColumn{introspectColumn: &b.info.columns[i]}
 		if b.cfg.Columns == nil {
-			if c.generated || c.identity == "a" {
+			if c.generated || c.identity == "a" || c.name == b.cfg.Deleted {
 				continue
 			}
 			c.from = sink.Path{Root: sink.RootValue, Names: []string{c.name}}
@@ -151,7 +162,7 @@ func (b *tablePlanner) pickColumns() {
 			b.text = true
 		}
 		if c.notNull && (c.hasDefault || c.identity != "") && bit != 0 {
-			c.optional = bit
+			c.optional, c.lenient = bit, true
 			bit <<= 1
 		}
 		b.checkSource(&c)
@@ -215,8 +226,8 @@ func (b *tablePlanner) pickVersion() {
 		b.wrong("", "", "version: %v", err)
 		return
 	}
-	if b.write != WriteUpsert {
-		b.wrong("", "version is for write: upsert", "version with write: %s", b.write)
+	if !b.write.keeps() {
+		b.wrong("", "version is for write: upsert and mirror", "version with write: %s", b.write)
 		return
 	}
 	b.version = slices.IndexFunc(b.columns, func(c tableColumn) bool { return c.from.Equal(path) })
@@ -250,8 +261,8 @@ func (b *tablePlanner) pickKey() {
 		}
 	}
 	if len(names) == 0 {
-		if b.write == WriteUpsert {
-			b.wrong("", "name one with primary_key, over a unique index", "it has no primary key, and upsert needs one")
+		if b.write.keeps() {
+			b.wrong("", "name one with primary_key, over a unique index", "it has no primary key, and %s needs one", b.write)
 		}
 		return
 	}
@@ -274,7 +285,7 @@ func (b *tablePlanner) pickKey() {
 			b.wrong(n, "a key can be of integers, numeric, uuid, text, times, boolean, bytea or an enum", "%s in a key: values can't be told apart by their bytes", c.typ)
 			continue
 		}
-		c.optional = 0
+		c.optional, c.lenient = 0, false
 		b.key = append(b.key, tableKey{i, kt})
 	}
 }
@@ -291,19 +302,20 @@ func (b *tablePlanner) pickMemory() {
 		return
 	}
 	b.memory, b.why = inbox.MemoryInbox, "no unique key of the table is exactly the ID"
-	same := len(b.key) > 0 && len(b.key) == len(b.cfg.ID) && !b.cfg.SeveralTopics
+	inKey := len(b.key) > 0
 	for _, expr := range b.cfg.ID {
 		path, err := sink.ParsePath(expr)
 		if err != nil {
 			b.wrong("", "", "id: %v", err)
 			return
 		}
-		same = same && slices.ContainsFunc(b.key, func(k tableKey) bool { return b.columns[k.column].from.Equal(path) })
+		inKey = inKey && slices.ContainsFunc(b.key, func(k tableKey) bool { return b.columns[k.column].from.Equal(path) })
 	}
-	if same && b.write == WriteUpsert {
-		b.wrong("", "identify messages by what differs between two updates of a row", "the message ID is the key: every later update would be a duplicate")
+	if inKey && b.write.keeps() {
+		b.wrong("", "identify messages by what differs between two updates of a row", "the message ID is the key, or a part of it: every later update of a row would be a duplicate")
 		return
 	}
+	same := inKey && len(b.key) == len(b.cfg.ID) && !b.cfg.SeveralTopics
 	if !same || b.write != WriteInsert {
 		return
 	}
@@ -326,10 +338,121 @@ func (b *tablePlanner) pickMemory() {
 	}
 }
 
+// pickPatch decides what of a row a message leaves as it is, or adds to.
+func (b *tablePlanner) pickPatch() {
+	b.strict = b.cfg.Absent == AbsentError
+	patch := b.cfg.Absent == AbsentKeep || len(b.cfg.Combine) > 0
+	switch {
+	case !patch:
+		return
+	case !b.write.keeps():
+		b.wrong("", "write: upsert", "write: %s replaces and adds to nothing that is stored", b.write)
+		return
+	case b.version >= 0:
+		b.wrong("", "without a version the order of the partition counts", "a version with what is stored: a late patch or delta would be dropped, though nothing replaces it")
+		return
+	case len(b.cfg.Combine) > 0 && b.write == WriteMirror:
+		b.wrong("", "write: upsert", "write: mirror holds what another table holds: there is nothing to add to")
+		return
+	}
+	b.kind = rowPatch
+	for _, name := range b.cfg.Combine {
+		i := b.index(name)
+		switch {
+		case i < 0:
+			b.wrong(name, "map it", "nothing is mapped to it, so there is nothing to add")
+		case b.inKey(i):
+			b.wrong(name, "", "it is part of the key")
+		case !slices.Contains([]uint32{pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.NumericOID}, b.columns[i].oid):
+			b.wrong(name, "use an integer or numeric: sums of others depend on the order", "%s can't be added to exactly", b.columns[i].typ)
+		default:
+			b.columns[i].adds = true
+			b.columns[i].optional, b.columns[i].lenient = 0, false // of no field nothing can be added
+		}
+	}
+	if b.cfg.Absent == AbsentKeep {
+		b.numberColumns(func(c *tableColumn) { c.lenient = true })
+	}
+}
+
+// numberColumns lets rows leave out any column but those of the key.
+func (b *tablePlanner) numberColumns(each func(*tableColumn)) {
+	bit := uint64(1)
+	for i := range b.columns {
+		if b.inKey(i) {
+			continue
+		}
+		if bit == 0 {
+			b.wrong("", "", "rows that leave columns out may have 64 beside the key")
+			return
+		}
+		c := &b.columns[i]
+		c.optional = bit
+		bit <<= 1
+		each(c)
+	}
+}
+
+// pickDeleted finds the column that marks deleted rows.
+func (b *tablePlanner) pickDeleted() {
+	mirrors := b.write == WriteMirror && b.cfg.Tombstone == TombstoneDelete
+	switch {
+	case b.cfg.Tombstone == TombstoneDelete && b.write != WriteMirror:
+		b.wrong("", "write: mirror", "write: %s deletes nothing", b.write)
+		return
+	case b.cfg.Deleted == "" && mirrors && b.version >= 0:
+		b.wrong("", "deleted: a column of type timestamptz, NULL in rows that live", "a deletion under a version has to leave its row, or an older message that comes late would bring it back")
+		return
+	case b.cfg.Deleted == "":
+		return
+	case !mirrors || b.version < 0:
+		b.wrong(b.cfg.Deleted, "without a version rows are really deleted, in the order of the partition", "a mark for deleted rows is for write: mirror with a version")
+		return
+	}
+	info := b.info.column(b.cfg.Deleted)
+	switch {
+	case info == nil:
+		b.missing(b.cfg.Deleted)
+		return
+	case b.index(info.name) >= 0:
+		b.wrong(info.name, "take it out of the mapping", "it marks deleted rows, and takes nothing from messages")
+		return
+	case info.oid != pgtype.TimestamptzOID:
+		b.wrong(info.name, "timestamp with time zone", "%s can't hold the time of a deletion", info.typ)
+		return
+	case info.notNull:
+		b.wrong(info.name, "allow NULL", "it is NOT NULL, and rows that live have no time of deletion")
+		return
+	}
+	for _, c := range b.info.columns {
+		i := b.index(c.name)
+		if c.notNull && !c.hasDefault && c.identity == "" && !c.generated && i != b.version && (i < 0 || !b.inKey(i)) {
+			b.wrong(c.name, "allow NULL, or give it a default", "it is NOT NULL without a default: a deletion that comes before its row makes one of key, version and mark alone")
+		}
+	}
+	c := tableColumn{introspectColumn: info}
+	c.enc, _ = newEncoder(info, encodeConfig{})
+	b.gone = len(b.columns)
+	b.columns = append(b.columns, c)
+	lenient := func(*tableColumn) {}
+	b.numberColumns(lenient)
+}
+
+func (p *tablePlan) inKey(column int) bool {
+	return slices.ContainsFunc(p.key, func(k tableKey) bool { return k.column == column })
+}
+
 func (b *tablePlanner) makeMapping() {
 	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, Raw: b.cfg.Raw, Open: b.cfg.Open, TopicInID: b.cfg.SeveralTopics}
-	for _, c := range b.columns {
-		cfg.Columns = append(cfg.Columns, sink.Column{Name: c.name, From: c.from})
+	for i, c := range b.columns {
+		if i != b.gone {
+			cfg.Columns = append(cfg.Columns, sink.Column{Name: c.name, From: c.from})
+		}
+	}
+	if b.cfg.Tombstone == TombstoneDelete {
+		for _, k := range b.key {
+			cfg.KeyColumns = append(cfg.KeyColumns, b.columns[k.column].name)
+		}
 	}
 	for _, expr := range b.cfg.ID {
 		path, err := sink.ParsePath(expr)
@@ -408,8 +531,7 @@ func (p *tablePlan) onConflict(omit uint64) string {
 		keys = append(keys, pgx.Identifier{p.columns[k.column].name}.Sanitize())
 	}
 	for i, c := range p.columns {
-		inKey := slices.ContainsFunc(p.key, func(k tableKey) bool { return k.column == i })
-		if c.optional&omit == 0 && !inKey && c.identity != "a" {
+		if c.optional&omit == 0 && !p.inKey(i) && c.identity != "a" {
 			name := pgx.Identifier{c.name}.Sanitize()
 			set = append(set, name+" = excluded."+name)
 		}
@@ -438,7 +560,9 @@ func (t *Table) Path() string {
 		straight = "INSERT, since row-level security forbids COPY"
 	}
 	switch {
-	case p.write == WriteUpsert:
+	case p.kind == rowPatch:
+		return fmt.Sprintf("existing rows are locked in key order and updated, the others inserted where nobody was faster; many rows by COPY (%s) to a temporary table", form)
+	case p.write.keeps():
 		guard := ""
 		if p.version >= 0 {
 			guard = " where the version is greater"
@@ -476,9 +600,16 @@ func (t *Table) Describe() []string {
 	default:
 		out = append(out, "memory: the inbox")
 	}
-	for _, c := range p.columns {
+	for i, c := range p.columns {
 		line := fmt.Sprintf("column %s %s <- %s", sqlname.Quote(c.name), c.typ, c.from)
-		if c.optional != 0 {
+		switch {
+		case c.adds:
+			line += ", added to what is stored"
+		case i == p.gone:
+			line = fmt.Sprintf("column %s %s marks deleted rows", sqlname.Quote(c.name), c.typ)
+		case c.lenient && p.kind == rowPatch:
+			line += ", as it is where absent"
+		case c.lenient:
 			line += ", default where absent"
 		}
 		if _, any := c.enc.(encodeAny); any {

@@ -468,7 +468,8 @@ func TestRoutesThatDontFitAreRefusedWithAHint(t *testing.T) {
 	ctx := context.Background()
 	if _, err := conn.Exec(ctx, `CREATE TABLE orders (id int PRIMARY KEY, "Amount" numeric, ver int, made int GENERATED ALWAYS AS (id) STORED, at timestamptz, part int, c char(3));
 		CREATE UNIQUE INDEX ON orders (part) WHERE part > 0; CREATE TABLE nokey (a int); CREATE TABLE "Mixed" (a int); CREATE VIEW vw AS SELECT 1 AS a;
-		CREATE TABLE must (a int, b int NOT NULL); CREATE TABLE chars (c char(3) PRIMARY KEY)`); err != nil {
+		CREATE TABLE must (a int, b int NOT NULL); CREATE TABLE chars (c char(3) PRIMARY KEY);
+		CREATE TABLE two (a int, b int, must int NOT NULL, ver int, c text, at timestamptz, PRIMARY KEY (a, b))`); err != nil {
 		t.Fatal(err)
 	}
 	type cfg = postgres.TableConfig
@@ -481,7 +482,7 @@ func TestRoutesThatDontFitAreRefusedWithAHint(t *testing.T) {
 		{cfg{Table: "other.orders", Write: "append"}, "table other.orders: it does not exist", "there is public.orders"},
 		{cfg{Table: "vw", Write: "append"}, "table vw: it is a view", "name the table under it"},
 		{cfg{Table: "a.b.c", Write: "append"}, "table a.b.c: more than schema and table", ""},
-		{cfg{Table: "orders", Write: "mirror"}, `no such way to write: "mirror"`, "append, insert or upsert"},
+		{cfg{Table: "orders", Write: "merge"}, `no such way to write: "merge"`, "append, insert, upsert or mirror"},
 		{cfg{Table: "orders", Write: "insert", Columns: map[string]string{"id": "value.id", "amount": "value.a"}}, `column "amount": it does not exist`, `there is "Amount"`},
 		{cfg{Table: "orders", Write: "insert", Columns: map[string]string{"made": "value.id"}}, `column "made": it is generated`, ""},
 		{cfg{Table: "orders", Write: "insert", Columns: map[string]string{"id": "value"}}, `column "id": integer can't take value`, ""},
@@ -489,6 +490,16 @@ func TestRoutesThatDontFitAreRefusedWithAHint(t *testing.T) {
 		{cfg{Table: "orders", Write: "upsert", PrimaryKey: []string{"part"}}, "key (part): unique index orders_part_idx is partial", ""},
 		{cfg{Table: "orders", Write: "upsert", PrimaryKey: []string{"ver"}}, "key (ver): no unique index is over exactly these columns", ""},
 		{cfg{Table: "orders", Write: "upsert", ID: []string{"value.id"}}, "the message ID is the key", ""},
+		{cfg{Table: "two", Write: "upsert", ID: []string{"value.a"}}, "the message ID is the key, or a part of it", ""},
+		{cfg{Table: "orders", Write: "mirror", Version: "value.ver", Tombstone: postgres.TombstoneDelete}, "a deletion under a version has to leave its row", ""},
+		{cfg{Table: "two", Write: "mirror", Version: "value.ver", Tombstone: postgres.TombstoneDelete, Deleted: "at"}, `column "must": it is NOT NULL without a default`, ""},
+		{cfg{Table: "two", Write: "mirror", Version: "value.ver", Tombstone: postgres.TombstoneDelete, Deleted: "c"}, "text can't hold the time of a deletion", ""},
+		{cfg{Table: "two", Write: "mirror", Tombstone: postgres.TombstoneDelete, Deleted: "at"}, "a mark for deleted rows is for write: mirror with a version", ""},
+		{cfg{Table: "two", Write: "upsert", Tombstone: postgres.TombstoneDelete}, "write: upsert deletes nothing", "write: mirror"},
+		{cfg{Table: "two", Write: "upsert", Version: "value.ver", Combine: []string{"must"}}, "a version with what is stored", ""},
+		{cfg{Table: "two", Write: "upsert", Version: "value.ver", Absent: postgres.AbsentKeep}, "a version with what is stored", ""},
+		{cfg{Table: "two", Write: "upsert", Combine: []string{"c"}}, "text can't be added to exactly", ""},
+		{cfg{Table: "two", Write: "upsert", Combine: []string{"a"}}, `column "a": it is part of the key`, ""},
 		{cfg{Table: "orders", Write: "upsert", Version: "value.version"}, "no column takes the version value.version", ""},
 		{cfg{Table: "orders", Write: "insert", Version: "value.ver"}, "version with write: insert", ""},
 		{cfg{Table: "orders", Write: "upsert", Version: "value.c"}, "character(3) can't be a version", ""},

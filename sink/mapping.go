@@ -90,6 +90,7 @@ type Mapping struct {
 	places   positioner
 	before   *tree    // of a deletion: what identifies, and what is deleted
 	late     [][2]int // copies of slots of before
+	needsKey bool     // something of a tombstone comes from the message's key
 	scanners sync.Pool
 }
 
@@ -128,7 +129,13 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 		if !ok {
 			return nil, fmt.Errorf("key column %q takes nothing from the message", k)
 		}
-		m.tombCols = append(m.tombCols, i)
+		switch cfg.Columns[i].From.Root {
+		case RootValue: // which a tombstone hasn't
+			m.tombCols = append(m.tombCols, i)
+			fallthrough
+		case RootKey:
+			m.needsKey = true
+		}
 	}
 	if cfg.KeyFormat == KeyJSON {
 		m.tombKey = newTree("key")
@@ -445,18 +452,18 @@ func (m *Mapping) keyValue(msg *semel.Message) (Value, error) {
 // tombstone sets the key columns from the message's key: its fields by name, or
 // the key itself if there is one column.
 func (m *Mapping) tombstone(msg *semel.Message, row *Row, s *scanners) error {
-	if len(m.tombCols) == 0 {
-		return nil
-	}
 	before := row.opened != nil && row.opened.Before != nil
 	if msg.Key == nil && before {
 		return nil // it has said all
 	}
-	if msg.Key == nil {
+	if msg.Key == nil && m.needsKey {
 		return &DecodeError{
 			Class: ClassMissingID, Field: "key", Why: "neither key nor value",
 			Err: semel.ErrMissingID,
 		}
+	}
+	if len(m.tombCols) == 0 {
+		return nil
 	}
 	if m.keyFormat != KeyJSON {
 		if len(m.tombCols) > 1 {

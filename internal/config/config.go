@@ -145,6 +145,7 @@ type (
 	OnExists      string
 	OnNUL         string
 	Tombstone     string
+	Absent        string
 	UnknownFields string
 	Then          string
 )
@@ -186,6 +187,7 @@ const (
 	Append Write = "append"
 	Insert Write = "insert"
 	Upsert Write = "upsert"
+	Mirror Write = "mirror"
 
 	ExistsDuplicate  OnExists = "duplicate"
 	ExistsDeadLetter OnExists = "dead-letter"
@@ -195,6 +197,11 @@ const (
 
 	TombstoneIgnore     Tombstone = "ignore"
 	TombstoneDeadLetter Tombstone = "dead-letter"
+	TombstoneDelete     Tombstone = "delete"
+
+	AbsentSetNull Absent = "set-null"
+	AbsentKeep    Absent = "keep"
+	AbsentError   Absent = "error"
 
 	UnknownIgnore UnknownFields = "ignore"
 	UnknownHalt   UnknownFields = "halt"
@@ -227,6 +234,9 @@ type To struct {
 	OnNUL         OnNUL
 	UnknownFields UnknownFields
 	Tombstone     Tombstone
+	Absent        Absent
+	Combine       []string // columns to which a message adds, sorted
+	Deleted       string   // the column that marks deleted rows; "": they are gone
 }
 
 // EpochUnit is what a number in a time column counts: s, ms, us or ns.

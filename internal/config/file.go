@@ -211,7 +211,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		Path:      at,
 		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, SessionTimeout: 10 * time.Second},
 		Guarantee: EffectivelyOnce, Format: FormatJSON, Envelope: EnvelopeNone, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
-		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore},
+		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore, Absent: AbsentSetNull},
 		Batch:       Batch{Messages: 5000, Bytes: 16 << 20, Time: 10 * time.Second},
 		Inbox:       Inbox{Window: 7 * 24 * time.Hour},
 		OnError:     OnError{Then: ThenDeadLetter, Attempts: 1, Initial: time.Second, Max: 5 * time.Minute, InARow: 20, Share: 0.05},
@@ -288,6 +288,8 @@ func (r *reader) checkID(n *yaml.Node, at string, t *Route, seen map[string]*yam
 		t.ID, t.Inbox.Window = ID{Position: true}, 0
 	case seen["id"] == nil:
 		r.missing(n, join(at, "id"), "id: {header: message-id}; other forms are {fields: [value.a]}, {key: true}, {position: true}")
+	case t.ID.Key && (t.To.Write == Upsert || t.To.Write == Mirror):
+		r.failPath(join(at, "id.key"), "messages of one key are the states of one row: each after the first would be a duplicate", "identify messages by what differs between two updates of a row, or {position: true}")
 	case t.ID.Position:
 		unused("a position is never missing and never collides", "on_missing_id", "on_collision")
 		unused("positions need no inbox", "inbox")
@@ -453,21 +455,20 @@ func (r *reader) path(n *yaml.Node, at string) sink.Path {
 }
 
 func (r *reader) to(n *yaml.Node, at string, t *To) {
-	absent := ""
 	seen := r.object(n, at, fields{
 		"table":          func(n *yaml.Node, at string) { r.table(n, at, t) },
-		"write":          choice(r, &t.Write, []Write{Append, Insert, Upsert}, "mirror"),
+		"write":          choice(r, &t.Write, []Write{Append, Insert, Upsert, Mirror}),
 		"primary_key":    r.names(&t.PrimaryKey),
 		"version":        func(n *yaml.Node, at string) { t.Version = r.path(n, at) },
 		"columns":        func(n *yaml.Node, at string) { r.columns(n, at, t) },
-		"absent":         choice(r, &absent, []string{"set-null"}, "keep", "error"),
-		"tombstone":      choice(r, &t.Tombstone, []Tombstone{TombstoneIgnore, TombstoneDeadLetter}, "delete"),
+		"absent":         choice(r, &t.Absent, []Absent{AbsentSetNull, AbsentKeep, AbsentError}),
+		"tombstone":      choice(r, &t.Tombstone, []Tombstone{TombstoneIgnore, TombstoneDeadLetter, TombstoneDelete}),
 		"on_exists":      choice(r, &t.OnExists, []OnExists{ExistsDuplicate, ExistsDeadLetter}),
 		"times":          func(n *yaml.Node, at string) { r.times(n, at, t) },
 		"on_nul":         choice(r, &t.OnNUL, []OnNUL{NULDeadLetter, NULStrip}),
 		"unknown_fields": choice(r, &t.UnknownFields, []UnknownFields{UnknownIgnore, UnknownHalt}),
-		"combine":        r.later,
-		"deleted":        r.later,
+		"combine":        func(n *yaml.Node, at string) { r.combine(n, at, t) },
+		"deleted":        r.name(&t.Deleted),
 		"create":         r.later,
 		"evolve":         r.later,
 		"relation":       r.later,
@@ -486,7 +487,7 @@ func (r *reader) to(n *yaml.Node, at string, t *To) {
 		r.missing(n, join(at, "table"), "table: public.orders")
 	}
 	if seen["write"] == nil {
-		r.missing(n, join(at, "write"), "write: insert; there is append, insert, upsert")
+		r.missing(n, join(at, "write"), "write: insert; there is append, insert, upsert, mirror")
 		return
 	}
 	only := func(f, why string, modes ...Write) {
@@ -494,9 +495,15 @@ func (r *reader) to(n *yaml.Node, at string, t *To) {
 			r.failPath(join(at, f), fmt.Sprintf("without effect: write: %s %s", t.Write, why), "")
 		}
 	}
-	only("version", "compares no versions, only upsert does", Upsert)
-	only("primary_key", "knows no keys", Insert, Upsert)
+	only("version", "compares no versions, only upsert and mirror do", Upsert, Mirror)
+	only("primary_key", "knows no keys", Insert, Upsert, Mirror)
 	only("on_exists", "never meets a row under its key as insert does", Insert)
+	only("combine", "adds to nothing that is stored, only upsert does", Upsert)
+	only("deleted", "marks no deleted rows, only mirror does", Mirror)
+	if t.Write == Mirror && seen["tombstone"] == nil {
+		t.Tombstone = TombstoneDelete
+	}
+	r.checkKept(at, t, seen)
 	if t.Columns == nil {
 		return
 	}
@@ -513,6 +520,55 @@ func (r *reader) to(n *yaml.Node, at string, t *To) {
 	if !t.Version.IsZero() && !slices.ContainsFunc(t.Columns, func(c sink.Column) bool { return c.From.Equal(t.Version) }) {
 		r.failPath(join(at, "version"), fmt.Sprintf("no column takes %s, so no version is stored", t.Version), "add one to columns")
 	}
+}
+
+// checkKept finds what contradicts what is stored.
+func (r *reader) checkKept(at string, t *To, seen map[string]*yaml.Node) {
+	keeps := t.Write == Upsert || t.Write == Mirror
+	versioned, deletes := seen["version"] != nil, t.Tombstone == TombstoneDelete
+	const late = "a late one would be dropped, though nothing replaces it: leave the version out, and the order of the partition counts"
+	if t.Absent == AbsentKeep && !keeps {
+		r.failPath(join(at, "absent"), fmt.Sprintf("without effect: write: %s keeps nothing of what is stored", t.Write), "")
+	}
+	if t.Absent == AbsentKeep && versioned {
+		r.failPath(join(at, "absent"), "keep makes patches, which can't have a version", late)
+	}
+	if len(t.Combine) > 0 && versioned {
+		r.failPath(join(at, "combine"), "what is added can't have a version", late)
+	}
+	if deletes && t.Write != Mirror && t.Write != "" {
+		r.failPath(join(at, "tombstone"), fmt.Sprintf("write: %s deletes nothing", t.Write), "write: mirror does")
+	}
+	switch {
+	case t.Write != Mirror:
+	case versioned && deletes && t.Deleted == "":
+		r.failPath(join(at, "version"), "a deletion under a version has to leave its row, or an older message that comes late would bring it back", "deleted: a column of type timestamptz that marks deleted rows, until the window of the inbox has passed")
+	case t.Deleted != "" && (!versioned || !deletes):
+		r.failPath(join(at, "deleted"), "without effect: without a version rows are really deleted, in the order of the partition", "")
+	}
+	if slices.ContainsFunc(t.Columns, func(c sink.Column) bool { return c.Name == t.Deleted }) {
+		r.failPath(join(at, "columns."+t.Deleted), "it marks deleted rows, and takes nothing from messages", "")
+	}
+	for _, c := range t.Combine {
+		if t.Columns != nil && !slices.ContainsFunc(t.Columns, func(x sink.Column) bool { return x.Name == c }) {
+			r.failPath(join(at, "combine."+c), fmt.Sprintf("no column %q in columns", c), near(c, t.Columns))
+		}
+	}
+}
+
+// combine reads columns with what is done to them: add is all that there is.
+func (r *reader) combine(n *yaml.Node, at string, t *To) {
+	n = target(n)
+	if n.Kind != yaml.MappingNode {
+		r.wrong(n, at, "fields: target columns, each with add")
+		return
+	}
+	r.pairs(n, at, func(key, value *yaml.Node) {
+		var how string
+		choice(r, &how, []string{"add"})(value, join(at, key.Value))
+		t.Combine = append(t.Combine, key.Value)
+	})
+	slices.Sort(t.Combine)
 }
 
 func near(name string, columns []sink.Column) string {

@@ -79,11 +79,11 @@ func (p *parts) tableConfig(r config.Route) postgres.TableConfig {
 			c.ID = append(c.ID, f.String())
 		}
 	}
+	c.Deleted, c.Combine, c.Window = r.To.Deleted, r.To.Combine, r.Inbox.Window
+	c.Absent = absent[r.To.Absent]
+	c.Tombstone = tombstone[r.To.Tombstone]
 	if r.To.OnExists == config.ExistsDeadLetter {
 		c.OnExists = postgres.ExistsDeadLetter
-	}
-	if r.To.Tombstone == config.TombstoneDeadLetter {
-		c.Tombstone = postgres.TombstoneDeadLetter
 	}
 	if r.To.Epoch != nil {
 		c.Epoch = map[string]postgres.EpochUnit{}
@@ -133,6 +133,11 @@ var (
 	onMissing   = map[config.OnMissingID]inbox.MissingPolicy{config.MissingIDPosition: inbox.MissingPosition, config.MissingIDHalt: inbox.MissingHalt}
 	onCollision = map[config.OnCollision]inbox.CollisionPolicy{config.CollisionDuplicate: inbox.CollisionDuplicate, config.CollisionHalt: inbox.CollisionHalt}
 	onGap       = map[config.OnGap]inbox.GapPolicy{config.GapHalt: inbox.GapHalt}
+)
+
+var (
+	absent    = map[config.Absent]postgres.AbsentPolicy{config.AbsentKeep: postgres.AbsentKeep, config.AbsentError: postgres.AbsentError}
+	tombstone = map[config.Tombstone]postgres.TombstonePolicy{config.TombstoneDeadLetter: postgres.TombstoneDeadLetter, config.TombstoneDelete: postgres.TombstoneDelete}
 )
 
 // targetName is what is recorded of a route's target.

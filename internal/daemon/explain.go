@@ -244,6 +244,14 @@ func idWords(r config.Route) string {
 func pathWords(r config.Route, m inbox.Memory) string {
 	batch := fmt.Sprintf("up to %d messages a transaction: ", r.Batch.Messages)
 	switch {
+	case len(r.To.Combine) > 0:
+		return batch + "existing rows are locked in key order; " + strings.Join(r.To.Combine, ", ") + " of a message is added to what is stored, what else it has replaces it. A key without a row begins at zero."
+	case r.To.Absent == config.AbsentKeep:
+		return batch + "existing rows are locked in key order; what a message has is set, the rest stays. " + deleteWords(r) + "The last one that arrives wins; that is the last one sent only if a key stays in one partition."
+	case r.To.Write == config.Mirror && !r.To.Version.IsZero():
+		return batch + "the greatest version of each key, in key order; applied where the stored version (" + r.To.Version.String() + ") is smaller. " + deleteWords(r)
+	case r.To.Write == config.Mirror:
+		return batch + "the last state of each key in the batch, in key order. " + deleteWords(r) + "Without a version the last one that arrives wins; that is the last one sent only if a key stays in one partition."
 	case r.To.Write == config.Upsert && !r.To.Version.IsZero():
 		return batch + "the greatest version of each key in the batch, in key order; applied where the stored version (" + r.To.Version.String() + ") is smaller."
 	case r.To.Write == config.Upsert:
@@ -254,6 +262,19 @@ func pathWords(r config.Route, m inbox.Memory) string {
 		return batch + "IDs into the inbox, the rows of fresh ones into the table."
 	}
 	return batch + "rows are copied straight into the table."
+}
+
+// deleteWords says what a message without a value does; with a space, or nothing.
+func deleteWords(r config.Route) string {
+	switch {
+	case r.To.Tombstone != config.TombstoneDelete:
+		return ""
+	case r.To.Deleted == "":
+		return "A message without a value deletes the row. "
+	case r.Inbox.Window > 0:
+		return fmt.Sprintf("A message without a value marks the row as deleted in %s, where it stays for %s, so that no older message brings it back. ", r.To.Deleted, days(r.Inbox.Window))
+	}
+	return fmt.Sprintf("A message without a value marks the row as deleted in %s, where it stays. ", r.To.Deleted)
 }
 
 func errorWords(r config.Route) string {

@@ -296,9 +296,11 @@ func (s *resetter) effect() string {
 		return "A row that is there makes it a dead letter."
 	case s.r.To.Write == config.Insert:
 		return "A row that is there makes it a duplicate."
-	case s.r.To.Write == config.Upsert && !s.r.To.Version.IsZero():
+	case !s.r.To.Version.IsZero():
 		return "A state that isn't newer than its row is stale and changes nothing."
-	case s.r.To.Write == config.Upsert:
+	case len(s.r.To.Combine) > 0:
+		return "What it adds (" + strings.Join(s.r.To.Combine, ", ") + ") is added a second time."
+	case s.r.To.Write == config.Upsert, s.r.To.Write == config.Mirror:
 		return "Rows go back to older states, until the newest has come again."
 	case s.r.To.Write == config.Append:
 		return "Its row is added a second time."

@@ -5,6 +5,10 @@ const (
 	pgTx    = "postgres/tx.go"
 	pgStore = "postgres/store.go"
 	pgAdmit = "postgres/admit.go"
+	pgKeep  = "postgres/table_keep.go"
+	pgTable = "postgres/table.go"
+	pgPlan  = "postgres/table_plan.go"
+	pgMet   = "postgres/table_conflict.go"
 )
 
 // database are the guards that stand in SQL and around it, on a real server.
@@ -81,5 +85,66 @@ var database = []mutant{
 	t.Rollback`, `	}
 	t.Rollback`}},
 		pkg: pg, tests: []string{"TestUnansweredCommitIsAmbiguous"},
+	},
+	{
+		guard: "postgres: each state is written where the table judges it",
+		edits: []edit{{pgKeep, `case order == orderFree && !doubtful:`, `case order <= orderKey:`}},
+		pkg:   pg, tests: []string{"TestACheckSeesTheResultingRow"},
+	},
+	{
+		guard: "postgres: a row that the table refuses is not overtaken unseen",
+		edits: []edit{{pgKeep, `return r.doubtful || r.kind == rowMark`, `return r.kind == rowMark`}},
+		pkg:   pg, tests: []string{"TestANullIsRefusedThoughItIsOvertaken"},
+	},
+	{
+		guard: "postgres: rows are written as they came where they look at one another",
+		edits: []edit{{pgKeep, `rounds = stretches(rows, order)`, `rounds = byTurn(byKey)`}},
+		pkg:   pg, tests: []string{"TestAUniqueValueIsNotFreeBeforeItIsFreed"},
+	},
+	{
+		guard: "postgres: existing rows are locked in key order",
+		edits: []edit{{pgKeep, `	if several || order >= orderArrival {`, `	k.there = map[string]bool{}
+	for _, r := range byKey {
+		k.there[string(r.key)] = true
+	}
+	if false {`}},
+		pkg: pg, tests: []string{"TestAFasterInsertIsAddedTo"},
+	},
+	{
+		guard: "postgres: sums out of range on the way",
+		edits: []edit{{pgKeep, `	if !merged {
+		return base`, `	if true {
+		return base`}},
+		pkg: pg, tests: []string{"TestAMessageAddsToWhatIsStored"},
+	},
+	{
+		guard: "postgres: a deletion under a version compares it",
+		edits: []edit{{pgKeep, `	if p.version >= 0 {
+		v := pgx`, `	if false {
+		v := pgx`}},
+		pkg: pg, tests: []string{"TestADeletionUnderAVersionLeavesItsRow"},
+	},
+	{
+		guard: "postgres: a greater version clears the mark",
+		edits: []edit{{pgPlan, `if c.optional&omit == 0 && !p.inKey(i) && c.identity != "a" {`, `if c.optional&omit == 0 && !p.inKey(i) && c.identity != "a" && i != p.gone {`}},
+		pkg:   pg, tests: []string{"TestADeletionUnderAVersionLeavesItsRow"},
+	},
+	{
+		guard: "postgres: an ID that is a part of the key is refused",
+		edits: []edit{{pgPlan, `	if inKey && b.write.keeps() {`, `	if inKey && len(b.key) == len(b.cfg.ID) && b.write.keeps() {`}},
+		pkg:   pg, tests: []string{"TestRoutesThatDontFitAreRefusedWithAHint"},
+	},
+	{
+		guard: "postgres: a known key is no bad row",
+		edits: []edit{{pgMet, `if !refusesData(err) || try == 3 {`, `if sqlState(err) != "23505" || try == 3 {`}},
+		pkg:   pg, tests: []string{"TestARowWhoseKeyIsKnownIsNoBadRow"},
+	},
+	{
+		guard: "postgres: changes that a trigger swallows",
+		edits: []edit{{pgKeep, `	if k.p.version < 0 {
+		return k.complete(`, `	if k.p.version < 0 {
+		return nil
+		return k.complete(`}},
+		pkg: pg, tests: []string{"TestATriggerThatSwallowsAChangeHalts"},
 	},
 }

@@ -1,0 +1,66 @@
+package cases_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A table is followed through its messages, deletions too, whatever share a batch.
+func TestAMirrorFollowsItsTable(t *testing.T) {
+	t.Parallel()
+	for _, messages := range []int{1, 3, 1000} {
+		t.Run(fmt.Sprint("batches of ", messages), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 1, "CREATE TABLE t (id int PRIMARY KEY, v text CHECK (v <> 'bad'))")
+			r := func(key, value string) *kgo.Record {
+				r := &kgo.Record{Key: []byte(key)}
+				if value != "" {
+					r.Value = []byte(value)
+				}
+				return r
+			}
+			route := s.route(fmt.Sprintf("batch: {messages: %d}", messages), "id: {position: true}", "to: {table: t, write: mirror}")
+			s.produce(r("1", `{"id":1,"v":"a"}`), r("2", `{"id":2,"v":"a"}`), r("1", ""), r("3", `{"id":3,"v":"bad"}`), r("3", `{"id":3,"v":"b"}`), r("9", ""))
+			s.run(route)
+			s.want("SELECT string_agg(id || v, ' ' ORDER BY id) FROM t", "2a 3b")
+			s.produce(r("2", ""), r("2", `{"id":2,"v":"c"}`), r("3", ""))
+			s.run(route)
+			s.want("SELECT string_agg(id || v, ' ' ORDER BY id) FROM t", "2c")
+			if got := s.dead(); got != "0/3 constraint 23514" {
+				t.Errorf("dead: %s", got)
+			}
+		})
+	}
+}
+
+// A balance counts each payment once, though it is sent and delivered again, and no
+// payment is refused for what only another one makes of the balance.
+func TestABalanceCountsEachPaymentOnce(t *testing.T) {
+	t.Parallel()
+	for _, messages := range []int{1, 4, 1000} {
+		t.Run(fmt.Sprint("batches of ", messages), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 2, "CREATE TABLE account (id text PRIMARY KEY, balance numeric(12,2) NOT NULL CHECK (balance >= 0))")
+			route := s.route(fmt.Sprintf("batch: {messages: %d}", messages), "id: {fields: [value.payment]}",
+				"to: {table: account, write: upsert, columns: {id: value.account, balance: value.amount}, combine: {balance: add}}")
+			pay := func(n int, account, amount string) *kgo.Record {
+				return &kgo.Record{Value: fmt.Appendf(nil, `{"payment":%d,"account":%q,"amount":%s}`, n, account, amount)}
+			}
+			var rs []*kgo.Record
+			for i := range 100 {
+				rs = append(rs, pay(i, fmt.Sprint("a", i%3), "1.10"), pay(i/2, fmt.Sprint("a", i/2%3), "1.10"))
+			}
+			s.produce(rs...)
+			s.run(route)
+			s.want("SELECT string_agg(id || '=' || balance, ' ' ORDER BY id) FROM account", "a0=37.40 a1=36.30 a2=36.30")
+			s.produce(pay(200, "a0", "-37.40"), pay(201, "a0", "-0.01"), pay(202, "a0", "0.01"), pay(203, "a0", "-0.01"), pay(200, "a0", "-37.40"))
+			s.run(route)
+			s.want("SELECT string_agg(id || '=' || balance, ' ' ORDER BY id) FROM account", "a0=0.00 a1=36.30 a2=36.30")
+			if got := s.dead(); got != "0/201 constraint 23514" {
+				t.Errorf("dead: %s", got)
+			}
+		})
+	}
+}
