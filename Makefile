@@ -77,6 +77,10 @@ examples: .cache/python/ready ## build and run the examples, on the embedded bro
 	.cache/python/bin/pip install -q --disable-pip-version-check -r $<
 	touch $@
 
+.PHONY: deploy
+deploy: ## what deploy/ has, read by the tools it is for: Docker's, systemd's, Prometheus's
+	cd deploy && $(GO) vet ./... && $(GO) test -count=1 ./...
+
 .PHONY: lint
 lint: ## vet (for macOS too), gofumpt, staticcheck
 	$(GO) vet ./...
