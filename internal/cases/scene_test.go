@@ -259,10 +259,14 @@ type running struct {
 
 func (s *scene) start(routes ...string) *running {
 	s.t.Helper()
+	return s.startFile(s.file(routes...))
+}
+
+func (s *scene) startFile(f *config.File) *running {
+	s.t.Helper()
 	hard, abort := context.WithCancel(context.Background())
 	soft, drain := context.WithCancel(hard)
 	r := &running{s: s, soft: drain, done: make(chan struct{})}
-	f := s.file(routes...)
 	go func() {
 		defer close(r.done)
 		r.result, r.err = daemon.Run(hard, soft, daemon.Config{File: f, Logger: quiet})
