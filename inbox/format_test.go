@@ -59,3 +59,45 @@ func TestOutageWhileMessagesAreReadBuriesNothing(t *testing.T) {
 		t.Errorf("the state says %q", reason.Load())
 	}
 }
+
+func TestOutageWhileALetterIsReadLeavesItMarked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 3)
+	var down, bad atomic.Int32
+	bad.Store(1)
+	var waited atomic.Bool
+	p := w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+		c.Handler, c.Effect = nil, badThenDown{lookingUp{&down}, &bad}
+		c.Observe.State = func(s inbox.State, _ string) {
+			if s == inbox.StateOutage {
+				waited.Store(true)
+			}
+		}
+	})
+	w.settledTo(3)
+	bad.Store(0)
+	down.Store(2)
+	w.db.Mark()
+	w.wantStates("redriven applied")
+	p.stop(t)
+	w.wantOnce(keys...)
+	if !waited.Load() {
+		t.Error("the outage wasn't met")
+	}
+}
+
+// badThenDown can't read the third message at first.
+type badThenDown struct {
+	lookingUp
+	bad *atomic.Int32
+}
+
+func (e badThenDown) Decode(items []inbox.Item) {
+	e.lookingUp.Decode(items)
+	for i := range items {
+		if it := &items[i]; it.Offset == 2 && e.bad.Load() > 0 {
+			it.Err, it.Class = errors.New("unknown schema"), inbox.DeadDecode
+		}
+	}
+}

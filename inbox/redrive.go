@@ -62,6 +62,7 @@ func (l *lane[T]) redriveNext(ctx context.Context, of []semel.Partition) (more b
 		f = &failure{class: ClassPoison, err: it.Err}
 		letter.Class, letter.SQLState, letter.Error = it.Class, "", it.Err.Error()
 	case f == nil:
+		l.over("format")
 		log.Info("a dead letter is redriven", "outcome", it.Outcome.String())
 		return true, nil
 	case ctx.Err() != nil: // the end of the process says nothing about the message
@@ -89,6 +90,10 @@ func (l *lane[T]) again(ctx context.Context, tx Redrive[T], letter Letter, it *I
 		items[0].Err, items[0].Class = err, DeadDecode
 	}
 	*it = items[0]
+	var out *semel.OutageError
+	if errors.As(it.Err, &out) { // it stays marked
+		return &failure{class: ClassOutage, err: &decodeOutage{out}, at: -1, tx: tx, source: "format"}
+	}
 	if it.Err != nil {
 		it.Outcome = Dead
 		return nil
