@@ -356,6 +356,42 @@ func TestRawValuesAreBytes(t *testing.T) {
 	s.want("SELECT class FROM semel.dead_letter", "value")
 }
 
+// What Debezium sends through AvroConverter.
+func TestChangeEventsMayBeAvro(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE orders (id bigint PRIMARY KEY, total numeric(15,5), placed timestamp, due date, doc jsonb, lsn bigint)`)
+	const key = `{"type":"record","name":"Key","namespace":"shop.public.orders","fields":[{"name":"id","type":"long"}]}`
+	const value = `{"type":"record","name":"Envelope","namespace":"shop.public.orders","fields":[
+		{"name":"before","type":["null",{"type":"record","name":"Value","fields":[{"name":"id","type":"long"},
+			{"name":"total","type":["null",{"type":"bytes","scale":5,"precision":15,"connect.name":"org.apache.kafka.connect.data.Decimal","logicalType":"decimal"}]},
+			{"name":"placed","type":["null",{"type":"long","connect.name":"io.debezium.time.MicroTimestamp"}]},{"name":"due","type":["null",{"type":"int","connect.name":"io.debezium.time.Date"}]},
+			{"name":"doc","type":["null",{"type":"string","connect.name":"io.debezium.data.Json"}]}]}]},
+		{"name":"after","type":["null","Value"]},
+		{"name":"source","type":{"type":"record","name":"Source","namespace":"io.debezium.connector.postgresql","fields":[{"name":"connector","type":"string"},{"name":"ts_ms","type":"long"},{"name":"sequence","type":["null","string"]},{"name":"lsn","type":["null","long"]}]}},
+		{"name":"op","type":"string"},{"name":"ts_ms","type":["null","long"]}]}`
+	reg.SeedSchema("shop.public.orders-key", 1, 1, sr.Schema{Schema: key})
+	reg.SeedSchema("shop.public.orders-value", 1, 2, sr.Schema{Schema: value})
+	change := func(op string, id int64, after any, lsn int64) *kgo.Record {
+		return &kgo.Record{
+			Key: by(1, avroOf(t, key, map[string]any{"id": id})),
+			Value: by(2, avroOf(t, value, map[string]any{"before": nil, "after": after, "op": op, "ts_ms": lsn, "source": map[string]any{
+				"connector": "postgresql", "ts_ms": lsn, "sequence": fmt.Sprintf(`["%d","%d"]`, lsn-1, lsn), "lsn": lsn,
+			}})),
+		}
+	}
+	row := func(total string) map[string]any {
+		return map[string]any{"id": int64(1), "total": rat(total), "placed": int64(1764460800000001), "due": int32(20421), "doc": `{"a":1}`}
+	}
+	tombstone := &kgo.Record{Key: change("c", 2, nil, 1).Key}
+	s.produce(change("c", 1, row("60"), 10), change("u", 1, row("-0.00001"), 11), tombstone)
+	s.run(s.route("format: avro", "envelope: debezium", "id: {fields: [key.id, envelope.position]}",
+		"to: {table: orders, write: upsert, version: envelope.position, columns: {id: value.id, total: value.total, placed: value.placed, due: value.due, doc: value.doc, lsn: envelope.position}}"))
+	s.want("SELECT o FROM orders o", `(1,-0.00001,"2025-11-30 00:00:00.000001",2025-11-29,"{""a"": 1}",11)`)
+	if got := s.outcomes(); got != "1 applied, 1 superseded, 1 skipped" {
+		t.Error(got)
+	}
+}
+
 func TestCheckLooksIntoSchemas(t *testing.T) {
 	t.Parallel()
 	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric)`)

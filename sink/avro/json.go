@@ -2,6 +2,7 @@ package avro
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"math"
 	"strconv"
@@ -86,6 +87,9 @@ func (r *reader) value(dst []byte, n *node) ([]byte, error) {
 		if err != nil {
 			return dst, err
 		}
+		if n.meaning == document && json.Valid(b) {
+			return append(dst, b...), nil
+		}
 		return exact.String(dst, b)
 	case kindBytes:
 		b, err := r.bytes()
@@ -94,6 +98,8 @@ func (r *reader) value(dst []byte, n *node) ([]byte, error) {
 			return dst, err
 		case n.meaning == decimal:
 			return exact.Decimal(dst, b, n.scale)
+		case n.meaning == bits:
+			return ones(dst, b, n.size), nil
 		}
 		return exact.Bytes(dst, b), nil
 	case kindFixed:
@@ -236,10 +242,55 @@ func (n *node) whole(dst []byte, v int64) ([]byte, error) {
 		return exact.Date(dst, v), nil
 	case clock:
 		return exact.Clock(dst, v, n.per)
-	case instant, local:
-		return exact.Instant(dst, v, n.per, n.meaning == instant), nil
+	case span:
+		return seconds(dst, v, n.per), nil
+	case local:
+		switch v {
+		case infinity:
+			return append(dst, `"infinity"`...), nil
+		case negInfinity:
+			return append(dst, `"-infinity"`...), nil
+		}
+		return exact.Instant(dst, v, n.per, false), nil
+	case instant:
+		return exact.Instant(dst, v, n.per, true), nil
 	}
 	return strconv.AppendInt(dst, v, 10), nil
+}
+
+// What PostgreSQL's driver, and so Debezium, gives for infinity. As any other time
+// they are far beyond the years that PostgreSQL has.
+const (
+	infinity    = 9223372036825200000
+	negInfinity = -9223372036832400000
+)
+
+// ones writes zeros and ones, the highest first.
+func ones(dst, b []byte, length int) []byte {
+	if length < 0 || length > 8*len(b) {
+		length = 8 * len(b)
+	}
+	dst = append(dst, '"')
+	for i := length - 1; i >= 0; i-- {
+		dst = append(dst, '0'+b[i/8]>>(i%8)&1)
+	}
+	return append(dst, '"')
+}
+
+// seconds writes a time that passes, as intervals are read.
+func seconds(dst []byte, v, per int64) []byte {
+	dst = append(dst, '"')
+	n := uint64(v)
+	if v < 0 {
+		dst, n = append(dst, '-'), -n
+	}
+	dst = strconv.AppendUint(dst, n/uint64(per), 10)
+	if rest := n % uint64(per); rest > 0 {
+		digits := strconv.AppendUint(nil, rest+uint64(per), 10)
+		digits[0] = '.'
+		dst = append(dst, digits...)
+	}
+	return append(dst, ` seconds"`...)
 }
 
 // period writes months, days and milliseconds as ISO 8601 has them.

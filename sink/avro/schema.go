@@ -3,6 +3,7 @@ package avro
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/twmb/avro"
@@ -81,6 +82,9 @@ const (
 	instant          // long
 	local            // long
 	scaled           // a record of scale and value: a decimal that brings its scale
+	document         // string: JSON text
+	bits             // bytes, the lowest first
+	span             // long: a time that passes
 )
 
 // node is a schema ready for reading values.
@@ -89,7 +93,7 @@ type node struct {
 	meaning meaning
 	scale   int
 	per     int64    // of a time: how many are in a second
-	size    int      // of a fixed
+	size    int      // of a fixed; of bits their number, -1: all
 	fields  []field  // of a record
 	items   *node    // of an array, a map
 	symbols [][]byte // of an enum, quoted
@@ -229,6 +233,16 @@ func (n *node) mean(s *avro.SchemaNode) {
 	case name == "io.debezium.data.VariableScaleDecimal" && n.kind == kindRecord && len(n.fields) == 2 &&
 		n.fields[0].name == "scale" && n.fields[0].of.kind == kindInt && n.fields[1].name == "value" && n.fields[1].of.kind == kindBytes:
 		n.meaning = scaled
+	case name == "io.debezium.data.Json" && n.kind == kindString:
+		n.meaning = document
+	case name == "io.debezium.data.Bits" && n.kind == kindBytes:
+		n.meaning, n.size = bits, -1
+		if of, _ := s.Props["connect.parameters"].(map[string]any); of != nil {
+			text, _ := of["length"].(string)
+			if length, err := strconv.Atoi(text); err == nil {
+				n.size = length
+			}
+		}
 	case !whole:
 	case name == "io.debezium.time.Date":
 		n.meaning = date
@@ -244,5 +258,9 @@ func (n *node) mean(s *avro.SchemaNode) {
 		set(local, 1e6)
 	case name == "io.debezium.time.NanoTimestamp":
 		set(local, 1e9)
+	case name == "io.debezium.time.MicroDuration":
+		set(span, 1e6)
+	case name == "io.debezium.time.NanoDuration":
+		set(span, 1e9)
 	}
 }
