@@ -44,6 +44,7 @@ func TestMain(m *testing.M) {
 
 		"sql-until": tool(awaitRows),
 		"as-runner": asRunner,
+		"commit":    tool(commitOffset),
 		"member":    tool(beMember),
 		"standby":   tool(beStandby),
 	})
@@ -245,6 +246,26 @@ func asRunner() {
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
+}
+
+// commitOffset: commit GROUP TOPIC PARTITION OFFSET, as another program does.
+func commitOffset(ctx context.Context, args []string) error {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(os.Getenv("KAFKA_BROKERS")))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	partition, err := strconv.ParseInt(args[2], 10, 32)
+	if err != nil {
+		return err
+	}
+	at, err := strconv.ParseInt(args[3], 10, 64)
+	if err != nil {
+		return err
+	}
+	os := kadm.Offsets{}
+	os.AddOffset(args[1], int32(partition), at, -1)
+	return kadm.NewClient(cl).CommitAllOffsets(ctx, args[0], os)
 }
 
 // beMember: member GROUP TOPIC READY is a consumer of another program, until it is

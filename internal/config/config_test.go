@@ -354,3 +354,25 @@ func TestTheDocumentShowsEveryFieldAndItsDefault(t *testing.T) {
 		t.Errorf("only %d fields were looked at", named)
 	}
 }
+
+// What a document shows as a file is one.
+func TestFilesInDocumentsAreRead(t *testing.T) {
+	t.Parallel()
+	files := 0
+	for _, name := range []string{"../../docs/migrate.md"} {
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range strings.Split(string(doc), "```yaml\n")[1:] {
+			example, _, _ := strings.Cut(part, "```")
+			if _, err := config.Parse(name, []byte(example), testEnv); err != nil {
+				t.Errorf("%v\n%s", err, example)
+			}
+			files++
+		}
+	}
+	if files < 2 {
+		t.Errorf("only %d files", files)
+	}
+}
