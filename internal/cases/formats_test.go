@@ -2,10 +2,13 @@ package cases_test
 
 import (
 	"encoding/binary"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -202,6 +205,27 @@ func TestWrongCredentialsOfTheRegistryAreAnOutage(t *testing.T) {
 	if s.outcomes() != "1 applied" {
 		t.Error(s.outcomes())
 	}
+}
+
+func TestTheRegistryMayBeBehindTLS(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric)`)
+	reg.SeedSchema("o-value", 1, 1, sr.Schema{Schema: orderV1})
+	srv := httptest.NewTLSServer(reg.Handler())
+	t.Cleanup(srv.Close)
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	must(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600))
+	s.produce(&kgo.Record{Value: by(1, avroOf(t, orderV1, map[string]any{"id": int64(1), "total": rat("1")}))})
+	route := s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert}")
+
+	s.more = fmt.Sprintf("schema_registry: {url: %q}\n", srv.URL)
+	if _, err := daemon.Check(within(t), s.file(route), quiet); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("an unknown authority: %v", err)
+	}
+	s.more = fmt.Sprintf("schema_registry: {url: %q, tls: {ca: %q}}\n", srv.URL, ca)
+	s.run(route)
+	s.want("SELECT o FROM o", "(1,1.00000)")
 }
 
 func TestMessagesThatNoSchemaReadsAreBuriedAlone(t *testing.T) {

@@ -1,0 +1,49 @@
+package mutants
+
+var formats = []mutant{
+	{
+		guard: "decode: an outage is no verdict about messages",
+		edits: []edit{{settle, `if err == nil && it.Err != nil && errors.As`, `if err == nil && false && errors.As`}},
+		tests: []string{"TestOutageWhileMessagesAreReadBuriesNothing"},
+	},
+	{
+		guard: "redrive: an outage is no verdict about a letter",
+		edits: []edit{{"inbox/redrive.go", `if errors.As(it.Err, &out) {`, `if false && errors.As(it.Err, &out) {`}},
+		tests: []string{"TestOutageWhileALetterIsReadLeavesItMarked"},
+	},
+	{
+		guard: "registry: only its own code says that a schema is unknown",
+		edits: []edit{{"registry/registry.go", `return ErrUnknown
+		}
+	}
+	return r.outage(err)`, `return ErrUnknown
+		}
+		if e.StatusCode == http.StatusNotFound {
+			return ErrUnknown
+		}
+	}
+	return r.outage(err)`}},
+		pkg: "./registry", tests: []string{"TestARegistryThatCannotBeUsedIsAnOutage"},
+	},
+	{
+		guard: "registry: a schema is asked for once",
+		edits: []edit{{"registry/decoder.go", `	d.known.Store(id, k)
+`, ``}},
+		pkg: "./registry", tests: []string{"TestASchemaIsAskedForOnce"},
+	},
+	{
+		guard: "registry: an outage is not asked about for each message",
+		edits: []edit{{"registry/decoder.go", `if d.down != nil && now.Sub`, `if false && now.Sub`}},
+		pkg:   "./registry", tests: []string{"TestAnOutageIsNotAskedAboutForEachMessage"},
+	},
+	{
+		guard: "avro: values nest only so deep",
+		edits: []edit{{"sink/avro/json.go", `if r.depth++; r.depth > exact.MaxDepth {`, `if r.depth++; false {`}},
+		pkg:   "./sink/avro", tests: []string{"TestFewBytesClaimLittle"},
+	},
+	{
+		guard: "protobuf: setting a field of a oneof takes the others back",
+		edits: []edit{{"sink/protobuf/json.go", `if f.oneof >= 0 {`, `if false {`}},
+		pkg:   "./sink/protobuf", tests: []string{"TestAnyMessageIsReadAsTheLibraryReadsIt"},
+	},
+}
