@@ -319,11 +319,18 @@ func awaitFile(ctx context.Context, args []string) error {
 }
 
 // get: get PATH TEXT asks the server at LISTEN until the answer holds the text,
-// and prints it.
+// and prints it. TOKEN is sent along if it is set.
 func get(ctx context.Context, args []string) error {
 	last := ""
 	for {
-		res, err := http.Get("http://" + os.Getenv("LISTEN") + args[0])
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+os.Getenv("LISTEN")+args[0], nil)
+		if err != nil {
+			return err
+		}
+		if token := os.Getenv("TOKEN"); token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		res, err := http.DefaultClient.Do(req)
 		if err == nil {
 			b, _ := io.ReadAll(res.Body)
 			res.Body.Close()

@@ -70,6 +70,8 @@ type Database struct {
 // Server is the listener of health and metrics.
 type Server struct {
 	Listen string // "": off
+	// Token is what who asks for more than /livez and /readyz has to know; not set: nothing.
+	Token Secret
 }
 
 // Route is the way of some topics into a table.

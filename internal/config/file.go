@@ -171,7 +171,10 @@ func (r *reader) databaseField(n *yaml.Node, at string) {
 }
 
 func (r *reader) server(n *yaml.Node, at string) {
-	r.object(n, at, fields{"listen": r.text(&r.file.Server.Listen), "token": r.later})
+	seen := r.object(n, at, fields{"listen": r.text(&r.file.Server.Listen), "token": r.secret(&r.file.Server.Token)})
+	if text, err := r.file.Server.Token.Reveal(); err == nil && seen["token"] != nil && strings.TrimSpace(text) == "" {
+		r.fail(target(seen["token"]), at+".token is empty", "leave it out, if everybody may ask")
+	}
 }
 
 func (r *reader) routes(n *yaml.Node, at string) {

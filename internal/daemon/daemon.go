@@ -213,7 +213,14 @@ func (d *daemon) server() (*server, error) {
 	if cfg.Listen == "" {
 		return nil, nil
 	}
-	s, err := listen(cfg.Listen, d.board.standings, d.metrics.handler())
+	var token func() (string, error)
+	if cfg.Token.IsSet() {
+		token = cfg.Token.Reveal
+		if _, err := token(); err != nil {
+			return nil, &StartError{What: "server", Err: err, Hint: "server.token names the file"}
+		}
+	}
+	s, err := listen(cfg.Listen, token, d.board.standings, d.metrics.handler())
 	if err != nil {
 		return nil, &StartError{What: "server", Err: err, Hint: `server.listen chooses another address, {listen: ""} turns it off`}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 // served starts the server for a test and answers a way to ask it.
 func served(t *testing.T, b *board, m *metrics) func(path string) (int, string) {
 	t.Helper()
-	s, err := listen("127.0.0.1:0", b.standings, m.handler())
+	s, err := listen("127.0.0.1:0", nil, b.standings, m.handler())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,5 +123,60 @@ func TestMetricsCarryTheNamesOfTheContract(t *testing.T) {
 	o.Dropped(p)
 	if _, text := ask("/metrics"); strings.Contains(text, "semel_lag_messages{") {
 		t.Error("a partition that is no longer ours still has a lag")
+	}
+}
+
+func TestTokenOpensAllButTheAnswersOfProbes(t *testing.T) {
+	t.Parallel()
+	b := newBoard(time.Now, nil)
+	b.add("orders", 1)
+	token, broken := "", false
+	s, err := listen("127.0.0.1:0", func() (string, error) {
+		if broken {
+			return "", io.ErrUnexpectedEOF
+		}
+		return token, nil
+	}, b.standings, newMetrics(Build{}).handler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.listener.Close()
+	ask := func(path, header string) (int, string) {
+		r := httptest.NewRequest("GET", path, nil)
+		if header != "" {
+			r.Header.Set("Authorization", header)
+		}
+		w := httptest.NewRecorder()
+		s.http.Handler.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	for _, c := range []struct {
+		path, token, header string
+		broken              bool
+		want                int
+		says                string
+	}{
+		{"/livez", "t", "", false, 200, "ok"},
+		{"/readyz", "t", "", false, 503, "not ready"},
+		{"/readyz", "t", "Bearer t", false, 503, "orders: starting"},
+		{"/health", "t", "", false, 401, "server.token is needed"},
+		{"/health", "t", "Bearer u", false, 401, ""},
+		{"/health", "t", "Basic t", false, 401, ""},
+		{"/health?verbose", "t", "Bearer t", false, 200, "orders: starting"},
+		{"/metrics", "t", "Bearer ", false, 401, ""},
+		{"/metrics", "t", "Bearer t", false, 200, "semel_build_info"},
+		{"/metrics", "changed", "Bearer t", false, 401, ""},
+		{"/metrics", "", "Bearer ", false, 401, ""},
+		{"/metrics", "t", "Bearer t", true, 401, ""},
+		{"/metrics", "", "Bearer ", true, 401, ""},
+	} {
+		token, broken = c.token, c.broken
+		code, text := ask(c.path, c.header)
+		if code != c.want || !strings.Contains(text, c.says) {
+			t.Errorf("%+v: %d %s", c, code, text)
+		}
+		if code == 503 && c.header == "" && strings.Contains(text, "orders") {
+			t.Errorf("%+v: names a route", c)
+		}
 	}
 }
