@@ -43,9 +43,10 @@ type spec struct {
 
 // Ways to write effects.
 const (
-	bySQL  = "sql"  // two statements a batch
-	byCopy = "copy" // COPY, and a statement
-	byOne  = "one"  // two statements a message
+	bySQL   = "sql"   // two statements a batch
+	byCopy  = "copy"  // COPY, and a statement
+	byOne   = "one"   // two statements a message
+	byTable = "table" // a route to the table: the effect is no handler, and the sum a trigger's
 )
 
 // step is a place in the loop where a process may stand still.
@@ -70,6 +71,7 @@ type payload struct {
 	ID      string `json:"mid"`
 	Account int64  `json:"acct"`
 	Amount  int64  `json:"d"`
+	Pad     string `json:"pad,omitempty"`
 }
 
 // consumer is the loop as a user would build it, with a wrapped source and store.
@@ -109,7 +111,13 @@ func (s spec) build(pass func(step), log *slog.Logger) (*consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	store := postgres.NewInboxStore(c.pool, postgres.InboxConfig{LockTimeout: s.Lock, IdleTimeout: s.Idle, Logger: log})
+	var table *postgres.Table
+	if s.Write == byTable {
+		if table, err = postgres.NewTable(context.Background(), c.pool, s.table()); err != nil {
+			return nil, err
+		}
+	}
+	store := postgres.NewInboxStore(c.pool, postgres.InboxConfig{LockTimeout: s.Lock, IdleTimeout: s.Idle, Table: table, Logger: log})
 	ic := inbox.Config[pgx.Tx]{
 		Consumer: s.Consumer, Source: steppedSource{src, pass}, Store: steppedStore{store, pass},
 		Memory: s.Memory, Logger: log, Reread: 500 * time.Millisecond,
@@ -134,6 +142,12 @@ func (s spec) build(pass func(step), log *slog.Logger) (*consumer, error) {
 		ic.ID = semel.HeaderID("message-id")
 	}
 	switch s.Write {
+	case byTable: // the writer knows the store's own transactions: nothing stands between
+		ic.Store = store
+		ic.Effect, ic.OwnIDs, ic.Memory = table, table.OwnIDs(), table.Memory()
+		if table.OwnIDs() {
+			ic.ID = semel.IDRule{Name: table.IDName(), Sent: table.SentID}
+		}
 	case byOne:
 		ic.Handler = func(ctx context.Context, tx pgx.Tx, m semel.Message) error {
 			return write(ctx, tx, []semel.Message{m}, insertRows, func() { pass(inEffect) })
@@ -151,6 +165,15 @@ func (s spec) build(pass func(step), log *slog.Logger) (*consumer, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// table is what a route to the table of effects says of it.
+func (s spec) table() postgres.TableConfig {
+	cfg := postgres.TableConfig{Table: "effect", Write: postgres.WriteAppend, Identified: s.Memory == inbox.MemoryInbox}
+	if s.Memory == inbox.MemoryTarget {
+		cfg.Write, cfg.ID = postgres.WriteInsert, []string{"value.mid"}
+	}
+	return cfg
 }
 
 // write makes the effect: a row for each message, and a sum. middle is called between the two, or inside COPY.

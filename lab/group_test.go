@@ -3,9 +3,11 @@ package lab_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/lab"
 )
 
@@ -55,6 +57,81 @@ func TestFrozenPastItsSession(t *testing.T) {
 			zombie.drain()
 			w.check()
 		})
+	}
+}
+
+// A process that runs a route to a table is stopped in the middle of the table writer's own COPY, part of its rows
+// sent. The proxy only holds the rows back until the process stands still; from then on nothing but the process keeps
+// the COPY open, and no time-out ends it: the heir's claim does.
+func TestFrozenInTheTableWritersCOPY(t *testing.T) {
+	for _, memory := range []inbox.Memory{inbox.MemoryPosition, inbox.MemoryInbox, inbox.MemoryTarget} {
+		t.Run(string(memory), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1, with(memory), writing(byTable), shortSession, func(s *spec) { s.Lock, s.Batch = 300*time.Millisecond, 120 })
+			_, err := w.db.Exec(within(t), `ALTER TABLE effect ADD pad text;
+				CREATE FUNCTION sum_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE acct SET bal = bal + NEW.d WHERE id = 0; RETURN NULL; END $$;
+				CREATE TRIGGER sum_up AFTER INSERT ON effect FOR EACH ROW EXECUTE FUNCTION sum_up()`)
+			must(t, err)
+			if memory == inbox.MemoryTarget {
+				_, err := w.db.Exec(within(t), "ALTER TABLE effect ADD PRIMARY KEY (mid)")
+				must(t, err)
+			}
+			w.pad = strings.Repeat("x", 60<<10)
+			w.send(0, 120) // more than sockets hold
+			w.pad = ""
+			db, throughDB := w.proxied()
+			done := db.Inject(lab.Fault{At: inCOPY("CopyDone"), Do: lab.Hold, Times: -1})
+			done.Release() // it counts, and holds nothing
+			hold := db.Inject(lab.Fault{At: inCOPY("CopyData"), Do: lab.Hold, Skip: 5})
+			zombie := w.spawn(throughDB)
+			must(t, hold.Wait(within(t), 1))
+			zombie.freeze()
+			hold.Release()
+			// The server has some of the rows, and waits for the rest.
+			var pid int32
+			until(t, "COPY has taken rows and waits for its client", func() bool {
+				if done.Fired() != 0 {
+					t.Fatal("all of the COPY was on its way before the process stood still")
+				}
+				err := w.db.QueryRow(within(t), `SELECT pid FROM pg_stat_progress_copy JOIN pg_stat_activity a USING (pid)
+					WHERE relid = 'effect'::regclass AND command = 'COPY FROM' AND bytes_processed > 0 AND wait_event = 'ClientRead'`).Scan(&pid)
+				return err == nil
+			})
+			heir := w.spawn()
+			w.caughtUp()
+			var ended, there int
+			must(t, w.db.QueryRow(within(t), `SELECT (SELECT count(*) FROM semel.event WHERE kind = 'zombie-ended' AND (detail->>'pid')::int = $1),
+				(SELECT count(*) FROM pg_stat_activity WHERE pid = $1)`, pid).Scan(&ended, &there))
+			if ended != 1 || there != 0 {
+				t.Errorf("%d events say that a claim ended the zombie's session, of which there is %d", ended, there)
+			}
+			if done.Fired() != 0 {
+				t.Error("the zombie sent all of its COPY: it wasn't stopped inside of it")
+			}
+			w.send(0, 20)
+			w.caughtUp()
+			zombie.thaw()
+			w.send(0, 20)
+			w.check()
+			// It is well again: the other one leaves, and it takes over.
+			heir.drain()
+			w.send(0, 10)
+			w.check()
+			w.ackedAll()
+			zombie.drain()
+			w.check()
+		})
+	}
+}
+
+// inCOPY holds for such messages of a COPY into the table of effects.
+func inCOPY(kind string) func(lab.Frame) bool {
+	inside := map[int]bool{}
+	return func(f lab.Frame) bool {
+		if f.Kind == "Query" && !f.Answer {
+			inside[f.Conn] = strings.HasPrefix(f.SQL, "COPY") && strings.Contains(f.SQL, "effect")
+		}
+		return f.Kind == kind && !f.Answer && inside[f.Conn]
 	}
 }
 

@@ -148,6 +148,11 @@ func (p *proxy) serve(client net.Conn) {
 	if err != nil {
 		return
 	}
+	// What the kernel takes in while a frame is held is as good as sent: a client that is stopped then must not have sent
+	// everything.
+	if c, ok := client.(*net.TCPConn); ok {
+		c.SetReadBuffer(64 << 10)
+	}
 	l := &link{p: p, client: client, server: server, r: [2]*bufio.Reader{bufio.NewReader(client), bufio.NewReader(server)}, over: make(chan struct{}), dialect: p.dialect()}
 	p.mu.Lock()
 	if p.down || p.closed {

@@ -61,6 +61,7 @@ type world struct {
 	adm     *kadm.Client
 	db      *pgxpool.Pool
 	edits   []func(*spec)
+	pad     string // in each message's value
 	history lab.History
 	watch   *watch
 
@@ -142,7 +143,7 @@ func (w *world) send(partition int32, n int) {
 	for range n {
 		w.mu.Lock()
 		w.next++
-		p := payload{ID: fmt.Sprintf("m-%d", w.next), Account: int64(partition), Amount: int64(w.next%7 + 1)}
+		p := payload{ID: fmt.Sprintf("m-%d", w.next), Account: int64(partition), Amount: int64(w.next%7 + 1), Pad: w.pad}
 		w.mu.Unlock()
 		w.history.Sent(p.ID, p.Amount)
 		rs = append(rs, w.record(partition, p))
