@@ -25,11 +25,7 @@ func (s *scene) again(partitions int32) {
 	rs, err := s.adm.DeleteTopics(within(s.t), s.topic)
 	must(s.t, err)
 	must(s.t, rs.Error())
-	until(s.t, "it can be made again", func() bool {
-		_, err := s.adm.CreateTopic(within(s.t), partitions, -1, map[string]*string{"retention.ms": kadm.StringPtr("3600000")}, s.topic)
-		return err == nil
-	})
-	s.cl.PurgeTopicsFromClient(s.topic)
+	s.create(s.topic, partitions, map[string]*string{"retention.ms": kadm.StringPtr("3600000")})
 }
 
 // G6: a topic that was deleted and made again is another log: fewer, as many or more messages than before, other

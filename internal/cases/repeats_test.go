@@ -113,8 +113,7 @@ func TestTopicsOfARouteRememberApart(t *testing.T) {
 			t.Parallel()
 			s := newScene(t, 1, "CREATE TABLE a (id int, what text)")
 			other := s.topic + "-2"
-			_, err := s.adm.CreateTopic(within(t), 1, -1, nil, other)
-			must(t, err)
+			s.create(other, 1, nil)
 			for _, topic := range []string{s.topic, other} {
 				for i := range 2 {
 					n := []byte(fmt.Sprint(i))

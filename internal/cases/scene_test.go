@@ -99,6 +99,33 @@ func makeScene(t *testing.T, brokers []string, topic, url, ddl string) *scene {
 	return s
 }
 
+// create makes a topic, and returns when it can be used: a broker says it is made before it knows that itself. A topic
+// of that name may just have been deleted.
+func (s *scene) create(topic string, partitions int32, configs map[string]*string) {
+	s.t.Helper()
+	var made kadm.CreateTopicResponse
+	until(s.t, "the topic is made", func() (ok bool) {
+		var err error
+		made, err = s.adm.CreateTopic(within(s.t), partitions, -1, configs, topic)
+		return err == nil
+	})
+	until(s.t, "the broker leads it", func() bool {
+		topics, err := s.adm.ListTopics(within(s.t), topic)
+		must(s.t, err)
+		if topics[topic].ID != made.ID {
+			return false
+		}
+		led := int32(0)
+		for _, p := range topics[topic].Partitions {
+			if p.Err == nil && p.Leader >= 0 {
+				led++
+			}
+		}
+		return led == partitions
+	})
+	s.cl.PurgeTopicsFromClient(topic) // what it knows may be older
+}
+
 func (s *scene) exec(sql string) {
 	s.t.Helper()
 	conn, err := s.db.Acquire(within(s.t))
@@ -315,11 +342,18 @@ func (s *scene) dead() string {
 // acked is the group's offset; -1 none.
 func (s *scene) acked(partition int32) int64 {
 	s.t.Helper()
-	os, err := s.adm.FetchOffsets(within(s.t), s.topic)
-	if errors.Is(err, kerr.GroupIDNotFound) {
-		return -1
-	}
-	must(s.t, err)
+	var os kadm.OffsetResponses
+	until(s.t, "the coordinator answers", func() bool { // a broker that has had no group yet makes its place first
+		var err error
+		os, err = s.adm.FetchOffsets(within(s.t), s.topic)
+		if kerr.IsRetriable(err) {
+			return false
+		}
+		if !errors.Is(err, kerr.GroupIDNotFound) {
+			must(s.t, err)
+		}
+		return true
+	})
 	if o, ok := os.Lookup(s.topic, partition); ok && o.Err == nil {
 		return o.At
 	}
