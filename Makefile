@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 
 # What runs against a real Apache Kafka, and against a second PostgreSQL; what isn't there yet is left out.
-KAFKA_PKGS    ?= $(addsuffix /...,$(wildcard ./kafka ./cmd ./lab ./internal/daemon ./internal/realdata ./internal/testenv))
+KAFKA_PKGS    ?= $(addsuffix /...,$(wildcard ./kafka ./cmd ./lab ./internal/cases ./internal/daemon ./internal/realdata ./internal/testenv))
 POSTGRES_PKGS ?= $(addsuffix /...,$(wildcard ./postgres ./sqldb ./internal/devenv ./internal/testenv))
 
 TEST_FLAGS ?=

@@ -106,9 +106,17 @@ func TestTopicMadeAgain(t *testing.T) {
 				}
 				w.watch.offsetsMove(func() {
 					must(t, errorOf(w.adm.DeleteTopics(within(t), w.topic)))
+					var made kadm.CreateTopicResponse
 					until(t, "it can be made again", func() bool {
-						_, err := w.adm.CreateTopic(within(t), 1, -1, map[string]*string{"retention.ms": kadm.StringPtr("3600000")}, w.topic)
+						var err error
+						made, err = w.adm.CreateTopic(within(t), 1, -1, map[string]*string{"retention.ms": kadm.StringPtr("3600000")}, w.topic)
 						return err == nil
+					})
+					until(t, "the broker knows the new one, and takes nothing for the old one any more", func() bool {
+						topics, err := w.adm.ListTopics(within(t), w.topic)
+						must(t, err)
+						p := topics[w.topic].Partitions[0]
+						return topics[w.topic].ID == made.ID && p.Err == nil && p.Leader >= 0
 					})
 					w.cl.PurgeTopicsFromClient(w.topic)
 					w.send(0, 10)

@@ -237,6 +237,14 @@ func (s steppedSource) Poll(ctx context.Context, n int) (inbox.Delivery, error) 
 	return d, err
 }
 
+func (s steppedSource) More(n int) []inbox.Run {
+	runs := s.Source.More(n)
+	if len(runs) > 0 {
+		s.pass(polled)
+	}
+	return runs
+}
+
 func (s steppedSource) Ack(acks []inbox.Ack) {
 	s.Source.Ack(acks)
 	s.pass(acked)
