@@ -67,6 +67,42 @@ func TestPartitionsShareADelivery(t *testing.T) {
 	}
 }
 
+// Who gave goes last: a partition that always has more comes up once in each round, by Poll and by More.
+func TestAHotPartitionStarvesNoQuietOne(t *testing.T) {
+	t.Parallel()
+	const partitions, most = 4, 10
+	for _, hot := range []int32{0, partitions - 1} {
+		for _, by := range []string{"Poll", "More"} {
+			t.Run(fmt.Sprintf("%d by %s", hot, by), func(t *testing.T) {
+				t.Parallel()
+				brokers, topic := testenv.Brokers(t), testenv.Topic(t, partitions)
+				fill(t, brokers, topic, most, 0, 1, 2, 3)
+				fill(t, brokers, topic, 20*most, hot)
+				s := source(t, brokers, topic, topic)
+				r := read(t, s)
+				r.until("they are assigned", 0, func() bool { return len(r.next) == partitions })
+				r.until("the first comes", 1, func() bool { return len(r.got) == 1 })
+				eventually(t, "all have something to hand out", func() bool { return kafka.Waiting(s) == partitions })
+				served := map[int32]bool{}
+				for range partitions + 1 { // the first has given one already
+					var runs []inbox.Run
+					if by == "More" {
+						runs = s.More(most)
+					} else {
+						runs = r.turn(within(t), most).Runs
+					}
+					for _, run := range runs {
+						served[run.Number] = true
+					}
+				}
+				if len(served) != partitions {
+					t.Errorf("a round served %v alone", served)
+				}
+			})
+		}
+	}
+}
+
 func TestKeysValuesAndHeadersArriveAsSent(t *testing.T) {
 	t.Parallel()
 	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 1)
@@ -390,6 +426,34 @@ func TestMemoryStaysWithinItsBound(t *testing.T) { // G51
 		if ahead := kafka.Ahead(s); ahead > bound/4+4<<20 {
 			t.Fatalf("%d bytes are decompressed ahead", ahead)
 		}
+	}
+}
+
+// One fetch may bring far more than there is room for once it is decompressed: that much is read ahead, and no more.
+func TestReadingAheadStaysWithinItsBound(t *testing.T) {
+	t.Parallel()
+	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 1)
+	cl, _ := foreign(t, brokers, kgo.ProducerBatchCompression(kgo.ZstdCompression()))
+	const n, size = 1500, 10 << 10
+	var rs []*kgo.Record
+	for range n {
+		rs = append(rs, &kgo.Record{Topic: topic, Value: make([]byte, size)}) // compresses to nothing
+	}
+	must(t, cl.ProduceSync(within(t), rs...).FirstErr())
+	const bound, batch = 8 << 20, 2 << 20 // the client's batches have a megabyte; what parsing adds is less than another
+	s := source(t, brokers, topic, topic, func(cfg *kafka.SourceConfig) { cfg.MaxBytes = bound })
+	r := read(t, s)
+	r.until("it is assigned", 0, func() bool { return len(r.next) == 1 })
+	r.until("the first comes", 1, func() bool { return len(r.got) == 1 })
+	eventually(t, "what there is room for is read ahead", func() bool { return kafka.Ahead(s) >= bound/4 })
+	for ctx := within(t); r.sum() < n; {
+		if ahead := kafka.Ahead(s); ahead > bound/4+batch {
+			t.Fatalf("%d bytes are read ahead", ahead)
+		}
+		r.turn(ctx, 20)
+	}
+	if ahead := kafka.Ahead(s); ahead != 0 {
+		t.Errorf("all is handed out, and %d bytes count as read ahead", ahead)
 	}
 }
 
