@@ -24,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/internal/devenv"
 	"github.com/semelhq/semel/internal/testenv"
 	"github.com/semelhq/semel/kafka"
@@ -240,29 +241,55 @@ func TestCompactionLeavesHolesAndTheEndIsReached(t *testing.T) { // G13
 func TestTLSAndSASL(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	ca, server := certificates(t, dir)
+	stranger, server := certificates(t, dir)
+	// guarded is a broker, a topic on it, and the authority behind its certificate.
+	guarded := func(t *testing.T, mechanism string) (brokers []string, topic, ca string) {
+		if testenv.RealKafka() {
+			brokers, ca = testenv.SecureKafka(t)
+			return brokers, testenv.Topic(t, 1), ca
+		}
+		c := cluster(t, kfake.EnableSASL(), kfake.Superuser(mechanism, testenv.SecureUser, testenv.SecurePassword), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}), kfake.SeedTopics(1, "t"))
+		return c.ListenAddrs(), "t", stranger
+	}
 	for _, mechanism := range kafka.Mechanisms {
 		t.Run(mechanism, func(t *testing.T) {
 			t.Parallel()
-			c := cluster(t, kfake.EnableSASL(), kfake.Superuser(mechanism, "semel", "secret"), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}), kfake.SeedTopics(1, "t"))
+			brokers, topic, ca := guarded(t, mechanism)
 			secret := filepath.Join(t.TempDir(), "secret")
 			must(t, os.WriteFile(secret, []byte("wrong\n"), 0o600))
-			opts, err := kafka.Security(&kafka.TLS{CA: ca}, &kafka.SASL{Mechanism: mechanism, User: "semel", Password: kafka.PasswordFile(secret)})
+			opts, err := kafka.Security(&kafka.TLS{CA: ca}, &kafka.SASL{Mechanism: mechanism, User: testenv.SecureUser, Password: kafka.PasswordFile(secret)})
 			must(t, err)
-			s, err := kafka.NewSource(kafka.SourceConfig{Brokers: c.ListenAddrs(), Topics: []string{"t"}, Group: "g", Options: opts})
+			s, err := kafka.NewSource(kafka.SourceConfig{Brokers: brokers, Topics: []string{topic}, Group: topic, Options: opts})
 			must(t, err)
 			defer s.Close()
-			if _, err := s.Poll(within(t), 1); err == nil { // this broker just hangs up
+			if _, err := s.Poll(within(t), 1); err == nil { // the embedded broker just hangs up
 				t.Error("a wrong password is no error")
 			}
-			must(t, os.WriteFile(secret, []byte("secret\n"), 0o600)) // read again
-			a, err := kafka.NewAdmin(kafka.AdminConfig{Brokers: c.ListenAddrs(), Options: opts})
+			must(t, os.WriteFile(secret, []byte(testenv.SecurePassword+"\n"), 0o600)) // read again
+			a, err := kafka.NewAdmin(kafka.AdminConfig{Brokers: brokers, Options: opts})
 			must(t, err)
 			defer a.Close()
-			_, err = a.Topics(within(t), "t")
+			_, err = a.Topics(within(t), topic)
 			must(t, err)
+			sender, err := kafka.NewSender(kafka.SenderConfig{Brokers: brokers, Options: opts})
+			must(t, err)
+			defer sender.Close()
+			must(t, errors.Join(sender.Send(within(t), []semel.Message{{Topic: topic, Value: []byte("v")}})...))
 			r := read(t, s)
-			r.until("it is assigned", 1, func() bool { return len(r.next) == 1 })
+			r.until("it is read", 1, func() bool { return len(r.got) == 1 })
+			s.Ack(ack(topic, 0, 1, "n"))
+			must(t, s.Leave(within(t)))
+
+			other, _ := certificates(t, t.TempDir())
+			opts, err = kafka.Security(&kafka.TLS{CA: other}, &kafka.SASL{Mechanism: mechanism, User: testenv.SecureUser, Password: kafka.PasswordFile(secret)})
+			must(t, err)
+			b, err := kafka.NewAdmin(kafka.AdminConfig{Brokers: brokers, Options: opts})
+			must(t, err)
+			defer b.Close()
+			var unknown x509.UnknownAuthorityError
+			if _, err := b.Topics(within(t), topic); !errors.As(err, &unknown) {
+				t.Errorf("another authority than the broker's: %v", err)
+			}
 		})
 	}
 	if _, err := kafka.Security(&kafka.TLS{CA: filepath.Join(dir, "none")}, nil); !errors.Is(err, os.ErrNotExist) {

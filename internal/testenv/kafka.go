@@ -42,6 +42,22 @@ func Kafka(t testing.TB) string {
 // RealKafka is whether [Kafka] is a real Apache Kafka.
 func RealKafka() bool { return os.Getenv("SEMEL_TEST_KAFKA") != "" }
 
+// Who may come in at [SecureKafka].
+const (
+	SecureUser     = "semel"
+	SecurePassword = "secret"
+)
+
+// SecureKafka is where the real Apache Kafka of [Kafka] listens behind TLS and SASL, and the file of its authority.
+func SecureKafka(t testing.TB) (brokers []string, ca string) {
+	t.Helper()
+	addrs, ca := os.Getenv("SEMEL_TEST_KAFKA_SECURE"), os.Getenv("SEMEL_TEST_KAFKA_CA")
+	if addrs == "" || ca == "" {
+		t.Fatal("SEMEL_TEST_KAFKA_SECURE and SEMEL_TEST_KAFKA_CA say nothing of a listener behind TLS and SASL; `make test-kafka` starts a broker that has one")
+	}
+	return strings.Split(addrs, ","), ca
+}
+
 // Brokers is [Kafka] as a list.
 func Brokers(t testing.TB) []string {
 	t.Helper()

@@ -10,6 +10,9 @@
 #   kafka.sh status DATA                is it running?
 #   kafka.sh with COMMAND...            fetch, start one in a new folder, run COMMAND with SEMEL_TEST_KAFKA set, wipe
 #
+# The node of `with` has a second listener, behind TLS and SASL (user semel, password secret, PLAIN and SCRAM):
+# SEMEL_TEST_KAFKA_SECURE is its address, SEMEL_TEST_KAFKA_CA the file of its certificate.
+#
 # start and start-cluster print the addresses on stdout, all else goes to stderr. Without PORT a node takes a free one
 # and keeps it for good; its controller listens one above. One node of a cluster: kill DATA/2, then start DATA/2.
 #
@@ -92,6 +95,19 @@ pid_of() {
 	[[ $command == *"-Dsemel.node=$1"* ]] && echo "$pid"
 }
 
+# secure NODE gives a node that isn't configured yet a listener behind TLS and SASL, with a certificate of its own.
+secure() {
+	local keytool=${java%java}keytool port
+	command -v "$keytool" >/dev/null || fail "no keytool, which comes with Java, beside $java"
+	until port=$(free_port) && ((port != $(cat "$1/port"))); do :; done
+	echo "$port" >"$1/secure-port"
+	{
+		"$keytool" -genkeypair -keystore "$1/secure.p12" -storetype PKCS12 -storepass secret -alias node -keyalg EC \
+			-groupname secp256r1 -dname CN=kafka-for-tests -ext SAN=ip:127.0.0.1 -ext bc=ca:true -validity 30 &&
+			"$keytool" -exportcert -rfc -keystore "$1/secure.p12" -storepass secret -alias node -file "$1/ca.pem"
+	} >"$1/keytool.log" 2>&1 || fail "no certificate: $(cat "$1/keytool.log")"
+}
+
 # configure NODE ID VOTERS COPIES writes a new node's server.properties.
 configure() {
 	local port in_sync=1
@@ -131,19 +147,36 @@ configure() {
 		log.retention.check.interval.ms=1000
 		${KAFKA_PROPERTIES:-}
 	P
+	[[ -f $1/secure-port ]] || return 0
+	sed -i.plain -e "/^\(advertised\.\)\{0,1\}listeners=/s|$|,SECURE://127.0.0.1:$(cat "$1/secure-port")|" \
+		-e '/^listener.security.protocol.map=/s/$/,SECURE:SASL_SSL/' "$1/server.properties"
+	cat >>"$1/server.properties" <<-P
+		sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+		listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_semel="secret";
+		listener.name.secure.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+		listener.name.secure.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+		listener.name.secure.ssl.keystore.type=PKCS12
+		listener.name.secure.ssl.keystore.location=$1/secure.p12
+		listener.name.secure.ssl.keystore.password=secret
+	P
 }
 
 # launch NODE starts its JVM and doesn't wait.
 launch() {
-	local port p
+	local port p mechanism users=()
 	port=$(cat "$1/port")
 	if pid_of "$1" >/dev/null; then fail "runs already: $1"; fi
 	for p in "$port" $((port + 1)); do
 		if listens "$p"; then fail "port $p is taken"; fi
 	done
 	if [[ ! -f $1/log/meta.properties ]]; then
+		if [[ -f $1/secure-port ]]; then
+			for mechanism in SCRAM-SHA-256 SCRAM-SHA-512; do
+				users+=(--add-scram "$mechanism=[name=semel,password=secret]")
+			done
+		fi
 		"$java" -Xmx128m -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile="$here/log4j2.properties" -cp "$jars/*" \
-			kafka.tools.StorageTool format -c "$1/server.properties" -t "$(cat "$1/cluster")" >"$1/format.log" 2>&1 ||
+			kafka.tools.StorageTool format -c "$1/server.properties" -t "$(cat "$1/cluster")" ${users[@]+"${users[@]}"} >"$1/format.log" 2>&1 ||
 			fail "formatting failed: $(cat "$1/format.log")"
 	fi
 	# A background job of a script ignores Ctrl-C: whoever started the node stops it.
@@ -179,6 +212,7 @@ start() {
 	if [[ ! -f $node/server.properties ]]; then
 		echo "${2:-$(free_port)}" >"$node/port"
 		new_cluster_id >"$node/cluster"
+		if [[ -n ${3:-} ]]; then secure "$node"; fi
 		configure "$node" 1 "1@127.0.0.1:$(($(cat "$node/port") + 1))" 1
 	fi
 	launch "$node"
@@ -259,8 +293,10 @@ with() {
 	trap 'wipe "$cache/kafka/with-$$"' EXIT
 	trap 'exit 130' INT
 	trap 'exit 143' TERM
-	SEMEL_TEST_KAFKA=$(start "$data")
-	export SEMEL_TEST_KAFKA
+	SEMEL_TEST_KAFKA=$(start "$data" "" secure)
+	SEMEL_TEST_KAFKA_SECURE=127.0.0.1:$(cat "$data/secure-port")
+	SEMEL_TEST_KAFKA_CA=$data/ca.pem
+	export SEMEL_TEST_KAFKA SEMEL_TEST_KAFKA_SECURE SEMEL_TEST_KAFKA_CA
 	say "SEMEL_TEST_KAFKA=$SEMEL_TEST_KAFKA"
 	"$@"
 }
