@@ -33,7 +33,8 @@ type tableBench struct {
 	ctx    context.Context
 	conn   *pgx.Conn
 	table  *postgres.Table
-	known  map[semel.ID]bool // the inbox
+	effect inbox.Effect[pgx.Tx] // nil: the table
+	known  map[semel.ID]bool    // the inbox
 	offset int64
 }
 
@@ -155,7 +156,11 @@ func (b *tableBench) once(items []inbox.Item) (err error) {
 	}
 	defer tx.Rollback(b.ctx)
 	if len(fresh) > 0 {
-		if err := b.table.Apply(b.ctx, tableTx{tx: tx}, fresh); err != nil {
+		effect := b.effect
+		if effect == nil {
+			effect = b.table
+		}
+		if err := effect.Apply(b.ctx, tableTx{tx: tx}, fresh); err != nil {
 			return err
 		}
 	}

@@ -147,6 +147,9 @@ func TestACheckSeesTheResultingRow(t *testing.T) {
 		postgres.TableConfig{Table: "s", Write: postgres.WriteUpsert, Combine: []string{"balance"}, Absent: postgres.AbsentKeep, Identified: true})
 	b.want(b.send(`={"id":1,"balance":-4}`, `={"id":1,"balance":-7}`, `={"id":1,"balance":5}`, `={"id":1,"balance":-11}`, `={"id":2,"balance":1}`), "axaax")
 	b.wantRows("id || ' ' || balance || owner", "1 0o")
+	// What another would make good again is refused all the same.
+	b.want(b.send(`={"id":1,"balance":-1}`, `={"id":1,"balance":2}`), "xa")
+	b.wantRows("id || ' ' || balance || owner", "1 2o")
 }
 
 // Several routes write the same keys at the same time, in every order.
@@ -318,6 +321,7 @@ func TestAUniqueValueIsNotFreeBeforeItIsFreed(t *testing.T) {
 func TestARowWhoseKeyIsKnownIsNoBadRow(t *testing.T) {
 	t.Parallel()
 	b := newTableBench(t, `CREATE TABLE s (id int PRIMARY KEY, v int CHECK (v > 0)); INSERT INTO s VALUES (1, 1)`, postgres.TableConfig{Table: "s", Write: postgres.WriteInsert})
+	b.want(b.send(`={"id":1,"v":0}`), "d") // a key that this lane hasn't written: it asks only now
 	b.want(b.send(`={"id":1,"v":0}`, `={"id":2,"v":0}`, `={"id":3,"v":1}`), "dxa")
 	b.want(b.send(`={"id":3,"v":0}`), "d")
 }

@@ -64,3 +64,34 @@ func TestABalanceCountsEachPaymentOnce(t *testing.T) {
 		})
 	}
 }
+
+// SQL of the user's own takes effect once for each message, in any batch; what it
+// leaves out is dead where the route says that it names each.
+func TestSQLTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	for _, messages := range []int{1, 7, 1000} {
+		t.Run(fmt.Sprint("batches of ", messages), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 1, "CREATE TABLE account (id text PRIMARY KEY, balance numeric NOT NULL); INSERT INTO account VALUES ('a', 0), ('b', 0)")
+			route := s.route(fmt.Sprintf("batch: {messages: %d}", messages), "id: {fields: [value.payment]}", `to:
+      relation: {account: {type: text, from: value.account}, amount: {type: numeric, from: value.amount}}
+      sql: |
+        WITH paid AS (
+          UPDATE account SET balance = balance + b.total
+          FROM (SELECT account, sum(amount) AS total FROM batch GROUP BY account) b
+          WHERE id = b.account RETURNING id)
+        SELECT batch.n FROM batch JOIN paid ON paid.id = batch.account
+      expect: each`)
+			var values []string
+			for i := range 60 {
+				values = append(values, fmt.Sprintf(`{"payment":%d,"account":%q,"amount":0.10}`, i, "aab"[i%3:i%3+1]), fmt.Sprintf(`{"payment":%d,"account":%q,"amount":0.1}`, i/2, "aab"[i/2%3:i/2%3+1]))
+			}
+			s.send(append(values, `{"payment":99,"account":"x","amount":1}`, `{"payment":100,"account":"a","amount":"much"}`)...)
+			s.run(route)
+			s.want("SELECT string_agg(id || '=' || balance, ' ' ORDER BY id) FROM account", "a=4.00 b=2.00")
+			if got := s.dead(); got != "0/120 handler, 0/121 value" {
+				t.Errorf("dead: %s", got)
+			}
+		})
+	}
+}

@@ -190,6 +190,7 @@ const (
 	Insert Write = "insert"
 	Upsert Write = "upsert"
 	Mirror Write = "mirror"
+	SQL    Write = "sql" // no word of the file: the effect is To.Query
 
 	ExistsDuplicate  OnExists = "duplicate"
 	ExistsDeadLetter OnExists = "dead-letter"
@@ -239,6 +240,7 @@ type To struct {
 	Absent        Absent
 	Combine       []string // columns to which a message adds, sorted
 	Deleted       string   // the column that marks deleted rows; "": they are gone
+	Query         Query
 }
 
 // EpochUnit is what a number in a time column counts: s, ms, us or ns.

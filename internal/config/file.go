@@ -214,7 +214,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		Path:      at,
 		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, SessionTimeout: 10 * time.Second},
 		Guarantee: EffectivelyOnce, Format: FormatJSON, Envelope: EnvelopeNone, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
-		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore, Absent: AbsentSetNull},
+		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore, Absent: AbsentSetNull, Query: Query{Expect: ExpectAny}},
 		Batch:       Batch{Messages: 5000, Bytes: 16 << 20, Time: 10 * time.Second},
 		Inbox:       Inbox{Window: 7 * 24 * time.Hour},
 		OnError:     OnError{Then: ThenDeadLetter, Attempts: 1, Initial: time.Second, Max: 5 * time.Minute, InARow: 20, Share: 0.05},
@@ -474,14 +474,21 @@ func (r *reader) to(n *yaml.Node, at string, t *To) {
 		"deleted":        r.name(&t.Deleted),
 		"create":         r.later,
 		"evolve":         r.later,
-		"relation":       r.later,
-		"sql":            r.later,
-		"expect":         r.later,
+		"relation":       func(n *yaml.Node, at string) { r.relation(n, at, t) },
+		"sql":            func(n *yaml.Node, at string) { r.statement(n, at, t) },
+		"expect":         choice(r, &t.Query.Expect, []Expect{ExpectAny, ExpectEach}),
 		"kafka":          r.later,
 		"http":           r.later,
 	})
 	n = target(n)
-	for _, other := range []string{"sql", "relation", "kafka", "http"} {
+	if seen["sql"] != nil || seen["relation"] != nil {
+		r.query(n, at, t, seen)
+		return
+	}
+	if seen["expect"] != nil {
+		r.failPath(join(at, "expect"), "without effect: it is for sql", "")
+	}
+	for _, other := range []string{"kafka", "http"} {
 		if seen[other] != nil {
 			return // another kind of target altogether
 		}

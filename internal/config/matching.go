@@ -41,8 +41,12 @@ func (f From) Words() string {
 	return "topics " + strings.Join(f.Topics, ", ")
 }
 
-// Target is the table as the file has it, or the template.
+// Target is the table as the file has it, or the template; of SQL the name of its
+// relation.
 func (t To) Target() string {
+	if t.Query.SQL != "" {
+		return "batch"
+	}
 	if t.Template != "" {
 		return t.Template
 	}

@@ -309,6 +309,9 @@ func (c *check) window(r config.Route, t kafka.Topic) {
 
 // table looks at the table, or at those of the topics that are there.
 func (c *check) table(r config.Route) error {
+	if r.To.Query.SQL != "" {
+		return c.query(r)
+	}
 	if r.To.Template == "" {
 		return c.one(r)
 	}
@@ -387,6 +390,39 @@ func (c *check) tableFacts(r config.Route, at string) error {
 	}
 	if len(f.Publications) > 0 {
 		c.weak(at, "publication "+strings.Join(f.Publications, ", ")+" copies it without Semel's tables: a subscriber has rows and no memory of them", "no place to fail over to; physical standbys are")
+	}
+	return nil
+}
+
+// query looks at a route's SQL.
+func (c *check) query(r config.Route) error {
+	q, err := c.parts.query(c.ctx, r)
+	if err != nil {
+		mistakes := tableErrors(err)
+		if mistakes == nil {
+			return &StartError{What: "database", Err: Plain(err)}
+		}
+		for _, m := range mistakes {
+			path := r.Path + ".to.sql"
+			if m.Column != "" {
+				path = r.Path + ".to.relation." + m.Column
+			}
+			c.wrong(path, m.Error(), m.Hint)
+		}
+		return nil
+	}
+	if r.Guarantee == config.EffectivelyOnce && q.Memory() == inbox.MemoryPosition {
+		c.weak(r.Path+".id", "by position: what a producer sends twice takes effect twice", "an ID in a header, or fields of the message")
+	}
+	if r.To.Query.Expect == config.ExpectAny {
+		c.weak(r.Path+".to.sql", "expect: any takes every message for applied, though the SQL may leave some out (a join without a match, a conflict)", "expect: each, and RETURNING batch.n")
+	}
+	missing, err := postgres.MissingPrivileges(c.ctx, c.pool, c.file.Database.Schema, postgres.TableName{Schema: "pg_temp", Name: "batch"}, "")
+	if err != nil {
+		return &StartError{What: "database", Err: Plain(err)}
+	}
+	if len(missing) > 0 {
+		c.wrong(r.Path+".to.sql", "this role lacks "+strings.Join(missing, ", "), "GRANT them; semel migrate --print --grant ROLE shows those for Semel's own tables")
 	}
 	return nil
 }

@@ -32,10 +32,22 @@ type writer interface {
 
 // writer is the route's; many tables are looked at when their messages come.
 func (p *parts) writer(ctx context.Context, r config.Route) (writer, error) {
+	if r.To.Query.SQL != "" {
+		return p.query(ctx, r)
+	}
 	if r.To.Template != "" {
 		return postgres.NewTables(p.pool, postgres.TablesConfig{TableConfig: p.tableConfig(r), Of: r.TableOf})
 	}
 	return p.table(ctx, r)
+}
+
+// query has the server look at the route's SQL.
+func (p *parts) query(ctx context.Context, r config.Route) (*postgres.Query, error) {
+	cfg := postgres.QueryConfig{TableConfig: p.tableConfig(r), SQL: r.To.Query.SQL, Each: r.To.Query.Expect == config.ExpectEach}
+	for _, c := range r.To.Query.Relation {
+		cfg.Relation = append(cfg.Relation, postgres.QueryColumn(c))
+	}
+	return postgres.NewQuery(ctx, p.pool, cfg)
 }
 
 // topics are those that the route reads now.

@@ -49,7 +49,7 @@ func askTables(ctx context.Context, f *config.File) (map[string]*postgres.Table,
 	ts := map[string]*postgres.Table{}
 	var failed error
 	for _, r := range f.Routes {
-		if r.To.Template != "" {
+		if r.To.Template != "" || r.To.Query.SQL != "" {
 			continue // what many tables are like, no one of them says
 		}
 		t, err := p.table(ctx, r)
@@ -77,6 +77,10 @@ func explanation(r config.Route, table *postgres.Table) Explanation {
 		e.memory = memory(r, table)
 	}
 	e.Title = fmt.Sprintf("route %s: %s into table %s, %s", r.Name, r.From.Words(), e.name, r.To.Write)
+	if r.To.Query.SQL != "" {
+		e.name = "what the SQL writes"
+		e.Title = fmt.Sprintf("route %s: %s into SQL over batches", r.Name, r.From.Words())
+	}
 	e.guarantee()
 	e.remembers()
 	e.messages()
@@ -244,6 +248,10 @@ func idWords(r config.Route) string {
 func pathWords(r config.Route, m inbox.Memory) string {
 	batch := fmt.Sprintf("up to %d messages a transaction: ", r.Batch.Messages)
 	switch {
+	case r.To.Query.SQL != "" && r.To.Query.Expect == config.ExpectEach:
+		return batch + "they are copied into a temporary table named batch, then the SQL is run once. What it returns as n took effect; a message that it doesn't name is buried."
+	case r.To.Query.SQL != "":
+		return batch + "they are copied into a temporary table named batch, then the SQL is run once. Every message counts as applied, whatever the SQL does with it. What it makes of a batch may depend on where batches end, unless it is written so that it doesn't."
 	case len(r.To.Combine) > 0:
 		return batch + "existing rows are locked in key order; " + strings.Join(r.To.Combine, ", ") + " of a message is added to what is stored, what else it has replaces it. A key without a row begins at zero."
 	case r.To.Absent == config.AbsentKeep:

@@ -39,7 +39,7 @@ func Redrive(ctx context.Context, cfg Config) error {
 }
 
 // InOrder says whether messages of a route may be applied late: an old value can't
-// be put over a newer one.
+// be put over a newer one. Of SQL nobody knows.
 func InOrder(r config.Route) bool {
-	return r.To.Write == config.Append || r.To.Write == config.Insert || r.To.Version.String() != ""
+	return r.To.Write == config.Append || r.To.Write == config.Insert || r.To.Version.String() != "" || len(r.To.Combine) > 0
 }

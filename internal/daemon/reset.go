@@ -302,6 +302,8 @@ func (s *resetter) effect() string {
 		return "What it adds (" + strings.Join(s.r.To.Combine, ", ") + ") is added a second time."
 	case s.r.To.Write == config.Upsert, s.r.To.Write == config.Mirror:
 		return "Rows go back to older states, until the newest has come again."
+	case s.r.To.Write == config.SQL:
+		return "The SQL is run for it a second time."
 	case s.r.To.Write == config.Append:
 		return "Its row is added a second time."
 	}

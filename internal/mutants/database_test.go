@@ -9,6 +9,7 @@ const (
 	pgTable = "postgres/table.go"
 	pgPlan  = "postgres/table_plan.go"
 	pgMet   = "postgres/table_conflict.go"
+	pgQuery = "postgres/query.go"
 )
 
 // database are the guards that stand in SQL and around it, on a real server.
@@ -146,5 +147,15 @@ var database = []mutant{
 		return nil
 		return k.complete(`}},
 		pkg: pg, tests: []string{"TestATriggerThatSwallowsAChangeHalts"},
+	},
+	{
+		guard: "postgres: a message that the SQL doesn't name is dead",
+		edits: []edit{{pgQuery, `if !named[i] {`, `if false {`}},
+		pkg:   pg, tests: []string{"TestAMessageThatTheSQLDoesNotNameIsDead"},
+	},
+	{
+		guard: "postgres: SQL that the server refuses is found before it runs",
+		edits: []edit{{pgQuery, `	return q, q.check(ctx, tx)`, `	return q, nil`}},
+		pkg:   pg, tests: []string{"TestSQLThatDoesNotFitIsRefused"},
 	},
 }
