@@ -168,9 +168,13 @@ func TestARegistryThatIsDownIsWaitedOut(t *testing.T) {
 	for i := range 50 {
 		s.produce(&kgo.Record{Value: by(1, avroOf(t, orderV1, map[string]any{"id": int64(i), "total": rat("1")}))})
 	}
-	r := s.start(s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert}"))
+	route := s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: insert}")
+	r := s.start(route)
 	until(t, "it has asked in vain again and again", func() bool { return refused.Load() >= 3 })
 	r.alive()
+	if _, err := daemon.DryRun(within(t), daemon.Config{File: s.file(route), Logger: quiet}, 5); err == nil || !strings.Contains(err.Error(), "schema registry") {
+		t.Errorf("the dry run says %v", err)
+	}
 	if n := s.count("semel.dead_letter"); n != 0 || s.count("o") != 0 {
 		t.Errorf("%d dead letters while the registry is down", n)
 	}

@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -57,6 +59,12 @@ func (p *parts) try(ctx context.Context, r config.Route, n int) (t Tried, err er
 		return t, err
 	}
 	table.Decode(t.Items)
+	var down *semel.OutageError
+	for i := range t.Items {
+		if errors.As(t.Items[i].Err, &down) {
+			return t, fmt.Errorf("format: %w", down.Err)
+		}
+	}
 	identify(r, t.Items)
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
