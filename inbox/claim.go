@@ -256,7 +256,7 @@ func (l *lane[T]) claimAll(ctx context.Context, byTopic map[string][]Witness, to
 		if wasReset(row, w) {
 			// Here and not by whoever gave the order: only members may commit in a
 			// group that has some.
-			if err := l.cfg.Source.Sign(ctx, []Ack{l.ack(p.Partition, row.TopicID, row.Start, row.Next)}); err != nil {
+			if err := l.sign(ctx, l.ack(p.Partition, row.TopicID, row.Start, row.Next)); err != nil {
 				unproved = &brokerError{err}
 				continue
 			}
@@ -266,6 +266,14 @@ func (l *lane[T]) claimAll(ctx context.Context, byTopic map[string][]Witness, to
 		marks = append(marks, Mark{p.Partition, row.Next})
 	}
 	return marks, unproved
+}
+
+// sign waits no longer than a batch may take: Sign waits through rebalances, which
+// wait for this loop.
+func (l *lane[T]) sign(ctx context.Context, a Ack) error {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Batch.Time)
+	defer cancel()
+	return l.cfg.Source.Sign(ctx, []Ack{a})
 }
 
 // claim claims one partition and looks whether its log was cut.

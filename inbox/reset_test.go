@@ -1,11 +1,15 @@
 package inbox_test
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/inbox/inboxtest"
 )
 
 // rowTo is a row that has read from start to next, in two epochs.
@@ -66,4 +70,49 @@ func TestResetIsRefusedWhereAnotherDatabaseSigned(t *testing.T) {
 	if !errors.As(err, &halt) || halt.Kind != "other-database" {
 		t.Errorf("error %v", err)
 	}
+}
+
+// heldStore refuses every Begin while it is held.
+type heldStore struct {
+	*inboxtest.Store
+	held *atomic.Bool
+}
+
+func (s heldStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[*inboxtest.Tx], error) {
+	if s.held.Load() {
+		return nil, &inbox.FencedError{Mismatches: []inbox.Mismatch{{Partition: spans[0].Partition, From: spans[0].From}}}
+	}
+	return s.Store.Begin(ctx, spans)
+}
+
+// Where the group has members they alone may commit: the claim after a reset puts the
+// group's offset back, before anything is settled.
+func TestClaimAfterAResetSignsItsPlace(t *testing.T) {
+	w := newWorld(t, 1)
+	w.send(0, 0, 5)
+	held := new(atomic.Bool)
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Store = heldStore{w.db.NewStore(), held} })
+	w.settledTo(5)
+	p := semel.Partition{Topic: "t"}
+	at := func() int64 { n, _ := w.b.Committed(consumer, p); return n }
+	until(t, "the group's offset follows", func() bool { return at() == 5 })
+
+	held.Store(true)
+	operator := w.db.NewStore()
+	reg, err := operator.Open(t.Context(), inbox.Record{Name: consumer, AcceptChange: true, Topics: []string{"t"}, IDRule: "header message-id", Memory: inbox.MemoryInbox, Window: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer operator.Close()
+	acked, note := w.b.Committed(consumer, p)
+	_, err = operator.Claim(t.Context(), p, inbox.Owner{}, func(r inbox.Row) (inbox.Row, []inbox.Event, error) {
+		return inbox.Reset(reg.Database, consumer, r, inbox.Witness{Partition: p, TopicID: r.TopicID, Acked: acked, Note: note}, 2)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the group's offset is the reset's place", func() bool { return at() == 2 })
+	held.Store(false)
+	w.settledTo(5)
+	until(t, "the group's offset follows", func() bool { return at() == 5 })
 }

@@ -12,6 +12,35 @@ const (
 	pgQuery = "postgres/query.go"
 )
 
+// reset are the guards of an operator's order to read on elsewhere.
+var reset = []mutant{
+	{
+		guard: "reset: a new token",
+		edits: []edit{{"postgres/reset.go", "\t\t\trand.Read(r.Token[:])\n", ""}, {"postgres/reset.go", "\t\"crypto/rand\"\n", ""}},
+		pkg:   pg, tests: []string{"TestResetFencesWhoClaimedBefore"},
+	},
+	{
+		guard: "reset: a claim learns the scope",
+		edits: []edit{{pgStore, "if scope != s.scope {", "if false {"}},
+		pkg:   pg, tests: []string{"TestResetForgetsIDsForWhoClaimsAgain"},
+	},
+	{
+		guard: "reset: the first position ever claimed stays",
+		edits: []edit{{"inbox/reset.go", "r.Start = min(was.Start, to)", "r.Start = to"}},
+		tests: []string{"TestResetKeepsAccountsThatAddUp"},
+	},
+	{
+		guard: "reset: the next claim signs the place",
+		edits: []edit{{"inbox/claim.go", "if wasReset(row, w) {", "if false && wasReset(row, w) {"}},
+		tests: []string{"TestClaimAfterAResetSignsItsPlace"},
+	},
+	{
+		guard: "reset: another database's group is left alone",
+		edits: []edit{{"inbox/reset.go", "if _, _, err := j.ours(w); err != nil {", "if _, _, err := j.ours(w); err != nil && false {"}},
+		tests: []string{"TestResetIsRefusedWhereAnotherDatabaseSigned"},
+	},
+}
+
 // database are the guards that stand in SQL and around it, on a real server.
 var database = []mutant{
 	{

@@ -57,7 +57,7 @@ var redriven = []mutant{
 	},
 }
 
-var all = slices.Concat(machine, database, redriven, formats)
+var all = slices.Concat(machine, database, reset, redriven, formats)
 
 // off are the edits that appear in several mutants.
 var (
