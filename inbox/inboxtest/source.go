@@ -232,11 +232,8 @@ func (w *sourceTest) goesOn() {
 	w.send(0, 40, 45)
 	w.send(1, 0, 1)
 	w.seek(s, w.p(1), 0)
-	for runs := w.more(s, 7); ; runs = w.more(s, 7) {
-		if runs[0].Partition == w.p(0) {
-			w.t.Fatalf("of a held partition: %+v", runs)
-		}
-		break
+	if runs := w.more(s, 7); runs[0].Partition == w.p(0) {
+		w.t.Fatalf("of a held partition: %+v", runs)
 	}
 	w.seek(s, w.p(0), 38)
 	w.wantValues(w.read(s, w.p(0), 38, 45, 100), 38, 45)
