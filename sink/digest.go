@@ -83,6 +83,10 @@ func avalanche(x uint64) uint64 {
 }
 
 func (h *hash) value(v Value, buf []byte) {
+	if v.flags&isPlace != 0 {
+		h.word(uint64(Time))
+		return
+	}
 	switch v.Kind {
 	case Absent, Null:
 		h.word(uint64(Null))

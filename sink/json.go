@@ -41,6 +41,7 @@ const (
 	hasEscape flags = 1 << iota
 	hasNUL          // \u0000
 	hasLone         // half of a surrogate pair
+	isPlace         // of no text: it was computed of where and when the message stands
 )
 
 // node is a name on the way to selected fields.

@@ -53,6 +53,9 @@ type MappingConfig struct {
 	// there is one, as a JSON text, and the key as KeyFormat says. None: the
 	// message is JSON already.
 	Open []Opener
+	// Filter answers for each message whether it is meant to have an effect, see
+	// [ParseFilter]; zero: each is.
+	Filter Path
 	// KeepUnsent leaves a field absent that the source of a change event didn't
 	// send, because it is stored out of line and has not changed. Set it where an
 	// absent field keeps what is stored; else a message is refused whose row would
@@ -81,7 +84,7 @@ type Mapping struct {
 	key      *tree // with KeyJSON, nil if nothing is taken
 	plain    []plainSource
 	copies   [][2]int // slot, and the slot that it equals
-	whole    bool     // the whole value is taken: no field is unknown
+	document bool     // the whole value is taken: no field is unknown
 	tombKey  *tree    // of a tombstone
 	tombCols []int
 
@@ -91,6 +94,10 @@ type Mapping struct {
 	before   *tree    // of a deletion: what identifies, and what is deleted
 	late     [][2]int // copies of slots of before
 	needsKey bool     // something of a tombstone comes from the message's key
+
+	filter   Path
+	computed []computation
+	whole    wholes
 	scanners sync.Pool
 }
 
@@ -107,6 +114,7 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 		columns: cfg.Columns, idPaths: cfg.ID, topicInID: cfg.TopicInID,
 		keyFormat: cfg.KeyFormat, raw: cfg.Raw, openers: cfg.Open, keep: cfg.KeepUnsent,
 		value: newTree("value"), before: newTree("envelope.before"), position: -1,
+		filter: cfg.Filter, whole: wholes{-1, -1, -1},
 	}
 	names := map[string]int{}
 	for i, c := range cfg.Columns {
@@ -123,6 +131,9 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 		if err := m.take(p); err != nil {
 			return nil, fmt.Errorf("message ID: %w", err)
 		}
+	}
+	if err := m.look(cfg.Filter); err != nil {
+		return nil, fmt.Errorf("filter: %w", err)
 	}
 	for _, k := range cfg.KeyColumns {
 		i, ok := names[k]
@@ -173,7 +184,10 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 }
 
 // scanners learn the order of names in one kind of text each.
-type scanners struct{ value, key, tombKey, envelope, before *scanner }
+type scanners struct {
+	value, key, tombKey, envelope, before *scanner
+	vars                                  variables
+}
 
 // take gives the next slot to a path.
 func (m *Mapping) take(p Path) error {
@@ -191,7 +205,7 @@ func (m *Mapping) take(p Path) error {
 			break
 		}
 		if len(p.Names) == 0 {
-			m.whole = true
+			m.document = true
 		}
 		m.same(slot, m.value.add(p, slot))
 	case RootKey:
@@ -208,6 +222,8 @@ func (m *Mapping) take(p Path) error {
 		}
 	case RootEnvelope:
 		return m.takeEnvelope(p, slot)
+	case rootComputed:
+		return m.compute(p, slot)
 	default:
 		m.plain = append(m.plain, plainSource{slot, p})
 	}
@@ -336,7 +352,7 @@ func (m *Mapping) decode(msg *semel.Message, row *Row, s *scanners) error {
 		if err := s.value.scan(msg.Value, m.value, row.all, true); err != nil {
 			return err
 		}
-		if !m.whole {
+		if !m.document {
 			row.UnknownFields = s.value.unknown
 		}
 	}
@@ -354,6 +370,17 @@ func (m *Mapping) decode(msg *semel.Message, row *Row, s *scanners) error {
 	}
 	for _, c := range m.copies {
 		row.all[c[0]] = row.all[c[1]]
+	}
+	if !m.filter.IsZero() || m.computed != nil {
+		s.vars = variables{m, msg, row}
+		defer func() { s.vars = variables{} }()
+		if yes, err := m.passes(&s.vars); err != nil || !yes {
+			row.Skip = "the filter"
+			return err
+		}
+		if err := m.calculate(&s.vars); err != nil {
+			return err
+		}
 	}
 	for _, p := range m.plain {
 		v, err := m.plainValue(msg, p.from)
@@ -392,11 +419,11 @@ func (m *Mapping) decodeEnvelope(row *Row, s *scanners) error {
 		row.all[m.position] = Value{Kind: Number, Raw: number}
 		row.Change = change
 	}
-	if m.keep && m.value.root.slot < 0 {
+	if m.keep && !m.document {
 		return nil
 	}
 	for _, name := range o.unavailable {
-		if m.value.root.slot >= 0 || m.value.root.kids[name] != nil {
+		if m.document || m.value.root.kids[name] != nil {
 			return &DecodeError{
 				Class: ClassValue, Field: Path{Root: RootValue, Names: []string{name}}.String(),
 				Why: "the source did not send it, for it has not changed and is stored out of line; absent: keep keeps what is stored, REPLICA IDENTITY FULL sends it",

@@ -18,6 +18,8 @@ const (
 	RootPartition
 	RootOffset
 	RootEnvelope
+
+	rootComputed // Names has the expression
 )
 
 var roots = []string{"", "value", "key", "headers", "timestamp", "topic", "partition", "offset", "envelope"}
@@ -25,18 +27,24 @@ var roots = []string{"", "value", "key", "headers", "timestamp", "topic", "parti
 // String is the name in expressions.
 func (r Root) String() string { return roots[r] }
 
-// Path is a plain selection: value.order.id, value["two words"], headers.name,
-// key, timestamp. It is exact, since nothing is computed.
+// Path is an expression. Nearly always it is a plain selection: value.order.id,
+// value["two words"], headers.name, key, timestamp; that is exact, since nothing
+// is computed. [ParseExpr] makes others.
 type Path struct {
 	Root Root
 	// Names lead from the root to the field; none means all of it.
 	Names []string
+
+	computed *computed // see [ParseExpr]
 }
 
 // String writes the path as an expression that parses to the same path.
 func (p Path) String() string {
-	if p.Root == 0 {
+	switch p.Root {
+	case 0:
 		return ""
+	case rootComputed:
+		return p.Names[0]
 	}
 	var b strings.Builder
 	b.WriteString(p.Root.String())
@@ -86,8 +94,7 @@ type ExprError struct {
 	Expr   string
 	Column int // in characters, from 1
 	Why    string
-	// Computed: it may well be a right expression, but more than a selection,
-	// which this version doesn't have.
+	// Computed: it may well be a right expression, but is more than a selection.
 	Computed bool
 }
 
@@ -113,7 +120,7 @@ func (p *pathParser) fail(at int, why string) error {
 func (p *pathParser) computed(at int) error {
 	return &ExprError{
 		Expr: p.expr, Column: utf8.RuneCountInString(p.expr[:at]) + 1, Computed: true,
-		Why: "computed expressions are not in this version, only selections like value.order.id",
+		Why: "only a selection like value.order.id is meant here, nothing computed",
 	}
 }
 
