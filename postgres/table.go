@@ -66,7 +66,8 @@ const (
 )
 
 // TableConfig is the "to:" of a route, and what of the rest decides how rows are
-// made and told apart. Expressions are those of [sink.ParsePath].
+// made and told apart. Expressions are those of [sink.ParsePath], of columns those
+// of [sink.ParseExpr].
 type TableConfig struct {
 	// Table is written as in SQL, see [ParseTableName]. Required.
 	Table string
@@ -108,6 +109,9 @@ type TableConfig struct {
 	KeyFormat     sink.KeyFormat
 	// Raw: values are bytes, and have no fields.
 	Raw bool
+	// Filter is an expression, true or false ([sink.ParseFilter]): where it is false
+	// the message is skipped. "": none is.
+	Filter string
 	// Open are the steps from messages as sent to what expressions select of.
 	Open []sink.Opener
 
@@ -565,13 +569,14 @@ func (t *Table) rows(p *tablePlan, items []*inbox.Item) ([]*tableRow, error) {
 		if !ok || r.plan != p {
 			var s tableScratch
 			t.decode(p, it, &s)
-			if it.Skip {
-				it.Outcome = inbox.Skipped
-			}
-			if it.Err != nil || it.Skip {
+			if it.Err != nil {
 				continue
 			}
 			r = it.Load.(*tableRow)
+		}
+		if it.Skip {
+			it.Outcome = inbox.Skipped
+			continue
 		}
 		if r.change != nil {
 			if err := t.sources.rises(it, *r.change); err != nil {

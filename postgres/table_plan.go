@@ -152,7 +152,7 @@ func (b *tablePlanner) pickColumns() {
 				continue
 			}
 			var err error
-			if c.from, err = sink.ParsePath(expr); err != nil {
+			if c.from, err = sink.ParseExpr(expr); err != nil {
 				b.wrong(c.name, "", "%v", err)
 				continue
 			}
@@ -187,6 +187,10 @@ func (b *tablePlanner) missing(name string) {
 
 // checkSource refuses what no message could fill.
 func (b *tablePlanner) checkSource(c *tableColumn) {
+	if c.from.IsComputed() {
+		b.checkComputed(c)
+		return
+	}
 	whole := c.from.Root == sink.RootValue && len(c.from.Names) == 0
 	switch c.enc.(type) {
 	case encodeText, encodeAny:
@@ -210,6 +214,24 @@ func (b *tablePlanner) checkSource(c *tableColumn) {
 	}
 	if whole {
 		b.wrong(c.name, "", "%s can't take %s", c.typ, c.from)
+	}
+}
+
+// checkComputed refuses numbers that went through a double where the column is
+// exact.
+func (b *tablePlanner) checkComputed(c *tableColumn) {
+	exact := c.from.MayBeNumber()
+	enc := c.enc
+	if a, ok := enc.(encodeArray); ok {
+		enc, exact = a.elem, true
+	}
+	switch enc.(type) {
+	case encodeInt, encodeNumeric, encodeTimestamp, encodeDate, encodeClock:
+	default:
+		return
+	}
+	if exact {
+		b.wrong(c.name, "select it without computing; string(…) around what is a text; or a column of double precision", "%s is exact, and %s may be a number, which went through a double", c.typ, c.from)
 	}
 }
 
@@ -452,6 +474,13 @@ func (b *tablePlanner) makeMapping() {
 	if b.cfg.Tombstone == TombstoneDelete {
 		for _, k := range b.key {
 			cfg.KeyColumns = append(cfg.KeyColumns, b.columns[k.column].name)
+		}
+	}
+	if b.cfg.Filter != "" {
+		var err error
+		if cfg.Filter, err = sink.ParseFilter(b.cfg.Filter); err != nil {
+			b.wrong("", "", "filter: %v", err)
+			return
 		}
 	}
 	for _, expr := range b.cfg.ID {

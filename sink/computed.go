@@ -135,16 +135,8 @@ type computation struct {
 	expr Path
 }
 
-// compute gives a slot to an expression, and slots to what it looks at.
-func (m *Mapping) compute(p Path, slot int) error {
-	if err := m.look(p); err != nil {
-		return err
-	}
-	m.computed = append(m.computed, computation{slot, p})
-	return nil
-}
-
-// look sees to it that what the expression looks at is read.
+// look sees to it that what the expression looks at is read. It takes slots behind
+// those of columns and ID.
 func (m *Mapping) look(p Path) error {
 	hidden := func(at *int, t **tree, root Root) {
 		if *at >= 0 {

@@ -51,7 +51,7 @@ func TestExpressionsCompute(t *testing.T) {
 		`timestamp + duration("1s")`:                             "text 1970-01-01T00:00:02.000005Z",
 		`timestamp(value.t) < timestamp("2027-01-01T00:00:00Z")`: "boolean true",
 		`duration("90s")`:                                        "text 90 seconds",
-		`value.z == null ? dyn(null) : "x"`:                           "null ",
+		`value.z == null ? dyn(null) : "x"`:                      "null ",
 		`{"a": value.n, "l": [value.s, true, 1u], "o": value.o}`: `object {"a":2,"l":["draft",true,1],"o":{"x":[1,"a",null],"e":1.10}}`,
 		`value.f / 0.0`:                                          "text +Inf",
 		`1e21`:                                                   "number 1e+21",
@@ -69,6 +69,9 @@ func TestExpressionsCompute(t *testing.T) {
 		}
 		if got := row.Values[0].Kind.String() + " " + string(row.Values[0].Text(nil)); got != want {
 			t.Errorf("%s is %s, want %s", text, got, want)
+		}
+		if texts(&row) != string(row.Values[0].Text(nil))+"|draft" && !row.Values[0].IsNull() {
+			t.Errorf("%s beside a selection: %s", text, texts(&row))
 		}
 		if row.UnknownFields != 9 { // to look is not to take
 			t.Errorf("%s: %d unknown fields", text, row.UnknownFields)

@@ -132,8 +132,10 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 			return nil, fmt.Errorf("message ID: %w", err)
 		}
 	}
-	if err := m.look(cfg.Filter); err != nil {
-		return nil, fmt.Errorf("filter: %w", err)
+	for _, c := range append(m.computed, computation{expr: cfg.Filter}) {
+		if err := m.look(c.expr); err != nil {
+			return nil, err
+		}
 	}
 	for _, k := range cfg.KeyColumns {
 		i, ok := names[k]
@@ -223,7 +225,7 @@ func (m *Mapping) take(p Path) error {
 	case RootEnvelope:
 		return m.takeEnvelope(p, slot)
 	case rootComputed:
-		return m.compute(p, slot)
+		m.computed = append(m.computed, computation{slot, p})
 	default:
 		m.plain = append(m.plain, plainSource{slot, p})
 	}

@@ -87,6 +87,7 @@ type Route struct {
 	OnMissingID OnMissingID
 	OnCollision OnCollision
 	OnGap       OnGap
+	Filter      sink.Path // zero: none
 	To          To
 	Batch       Batch
 	Inbox       Inbox

@@ -233,7 +233,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		"on_missing_id": choice(r, &t.OnMissingID, []OnMissingID{MissingIDDeadLetter, MissingIDPosition, MissingIDHalt}),
 		"on_collision":  choice(r, &t.OnCollision, []OnCollision{CollisionDeadLetter, CollisionDuplicate, CollisionHalt}),
 		"on_gap":        choice(r, &t.OnGap, []OnGap{GapGoOn, GapHalt}),
-		"filter":        r.later,
+		"filter":        func(n *yaml.Node, at string) { t.Filter = r.expr(n, at, sink.ParseFilter) },
 		"limit":         r.later,
 		"to":            func(n *yaml.Node, at string) { r.to(n, at, &t.To) },
 		"batch": func(n *yaml.Node, at string) {
@@ -307,7 +307,7 @@ func (r *reader) checkPaths(at string, t *Route) {
 		switch {
 		case p.Root == sink.RootKey && len(p.Names) > 0 && t.From.KeyFormat != sink.KeyJSON:
 			r.failPath(path, p.String()+" is a field of the key", "from.key_format: json reads the key's fields")
-		case p.Root == sink.RootEnvelope && t.Envelope == EnvelopeNone:
+		case p.Uses(sink.RootEnvelope) && t.Envelope == EnvelopeNone:
 			r.failPath(path, p.String()+" is a field of an envelope, and there is none", "envelope: debezium")
 		}
 	}
@@ -430,13 +430,15 @@ func (r *reader) id(n *yaml.Node, at string, id *ID) {
 }
 
 // path reads a plain selection, and says at which column it goes wrong.
-func (r *reader) path(n *yaml.Node, at string) sink.Path {
+func (r *reader) path(n *yaml.Node, at string) sink.Path { return r.expr(n, at, sink.ParsePath) }
+
+func (r *reader) expr(n *yaml.Node, at string, parse func(string) (sink.Path, error)) sink.Path {
 	n = target(n)
 	s, ok := r.string(n, at, "an expression, like value.order.id")
 	if !ok {
 		return sink.Path{}
 	}
-	p, err := sink.ParsePath(s)
+	p, err := parse(s)
 	var e *sink.ExprError
 	if errors.As(err, &e) {
 		column := n.Column
@@ -623,7 +625,7 @@ func (r *reader) columns(n *yaml.Node, at string, t *To) {
 			r.fail(key, at+": a column's name has 1 to 63 bytes", "")
 			return
 		}
-		t.Columns = append(t.Columns, sink.Column{Name: key.Value, From: r.path(value, join(at, key.Value))})
+		t.Columns = append(t.Columns, sink.Column{Name: key.Value, From: r.expr(value, join(at, key.Value), sink.ParseExpr)})
 	})
 }
 

@@ -75,6 +75,7 @@ func (p *parts) tableConfig(r config.Route) postgres.TableConfig {
 		KeyFormat:     r.From.KeyFormat,
 		Raw:           r.Format == config.FormatRaw,
 		Open:          p.openers(r),
+		Filter:        r.Filter.String(),
 		OnCollision:   onCollision[r.OnCollision],
 		StripNUL:      r.To.OnNUL == config.NULStrip,
 		HaltUnknown:   r.To.UnknownFields == config.UnknownHalt,

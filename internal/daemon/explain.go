@@ -12,6 +12,7 @@ import (
 	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/internal/config"
 	"github.com/semelhq/semel/postgres"
+	"github.com/semelhq/semel/sink"
 )
 
 // Explanation is what a route promises, part by part.
@@ -149,6 +150,12 @@ func (e *explainer) remembers() {
 func (e *explainer) messages() {
 	if words := formatWords(e.r); words != "" {
 		e.say("format", "%s", words)
+	}
+	if !e.r.Filter.IsZero() {
+		e.say("the filter", "Messages for which %s is false are skipped, and counted. One for which it has no answer is buried. What was written when it was true stays when it no longer is.", e.r.Filter)
+		if e.r.Filter.Uses(sink.RootValue) {
+			e.say("", "A message without a value passes: it deletes, and what isn't there can be deleted.")
+		}
 	}
 	if e.r.Envelope != config.EnvelopeDebezium {
 		return
