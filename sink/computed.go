@@ -451,6 +451,7 @@ func (m *lazyMap) Contains(key ref.Val) ref.Val {
 }
 
 func (m *lazyMap) ConvertToNative(t reflect.Type) (any, error) { return m.made().ConvertToNative(t) }
+
 func (m *lazyMap) ConvertToType(t ref.Type) ref.Val {
 	if t == types.MapType {
 		return m
