@@ -379,6 +379,9 @@ func (l *lane[T]) committed(b batch, settled []Settled, took time.Duration) {
 		p := s.part
 		p.next, p.moved, p.trouble = s.to, true, trouble{}
 		p.due = due{}
+		if p.careful = max(0, p.careful-len(s.items)); p.next >= p.end {
+			p.careful = 0
+		}
 		acks[i] = l.ack(p.Partition, p.claim.TopicID, p.first, p.next)
 		tell2(o.Settled, p.Partition, settled[i].Accounts)
 		if o.Moved != nil {

@@ -16,6 +16,7 @@ type part struct {
 	proven bool  // the claim is ours and the source stands at next
 	due    due   // when to prove it (again)
 	moved  bool  // an advance has compared the row since the last re-read
+	suspicion
 	trouble
 }
 

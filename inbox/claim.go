@@ -346,7 +346,11 @@ func (l *lane[T]) claimRow(ctx context.Context, p semel.Partition, w *Witness, d
 				return r, nil, err
 			}
 		}
-		return decide(r, *w)
+		row, events, err := decide(r, *w)
+		if err == nil {
+			row.count(r, owner, r.Next < w.Stable)
+		}
+		return row, events, err
 	})
 	return row, before, err
 }
@@ -369,6 +373,7 @@ func (l *lane[T]) cutOf(ctx context.Context, row Row, w Witness) (at int64, cut 
 // claimed takes a row into the lane's picture.
 func (l *lane[T]) claimed(p *part, row Row, w Witness) {
 	p.claim, p.first, p.next, p.end = row.Claim, row.Start, row.Next, w.Stable
+	l.suspect(p, row)
 	o := l.cfg.Observe
 	tell(o.Claimed, row)
 	if n := row.Next - w.Acked; w.Acked >= 0 && n > 0 {

@@ -126,10 +126,15 @@ func (l *lane[T]) once(ctx, polling context.Context) error {
 			l.setState(StateRunning, "")
 		}
 	}
-	if err := l.settle(ctx, d.Runs); err != nil || unproved != nil {
+	if l.careful() {
+		err = l.settleCarefully(ctx, d.Runs)
+	} else {
+		err = among(func() error { return l.settle(ctx, d.Runs) })
+	}
+	if err != nil || unproved != nil {
 		return cmp.Or(err, unproved)
 	}
-	if err := l.redrive(ctx); err != nil {
+	if err := among(func() error { return l.redrive(ctx) }); err != nil {
 		return err
 	}
 	return l.forget(ctx)
@@ -145,6 +150,9 @@ func (l *lane[T]) poll(ctx context.Context) (Delivery, error) {
 		} else {
 			wait = min(wait, max(time.Until(p.due.at), 0))
 		}
+	}
+	if l.careful() {
+		want = min(want, carefulPoll)
 	}
 	if l.paused {
 		want, wait = 0, min(l.cfg.Reread, time.Second)

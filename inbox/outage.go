@@ -37,7 +37,12 @@ func (l *lane[T]) weather(ctx context.Context, err error) error {
 	what := "database"
 	if f := asFailure(err); f != nil { // an outage met inside a transaction
 		what = f.source
-		l.strikes++
+		if l.strikes++; l.strikes%suspectClaims == 0 && f.tx != nil {
+			// The database is reached, and lost again with this batch: its doing?
+			for _, p := range l.parts {
+				l.beCareful(p)
+			}
+		}
 	} else {
 		class := l.cfg.Store.Class(err)
 		tell2(l.cfg.Observe.Error, class, err)

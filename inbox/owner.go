@@ -27,6 +27,18 @@ func (o Owner) Dead() bool {
 	return now != o.Started
 }
 
+// Alive says whether the owner is a process of this host that still runs; false also
+// means that it can't be known.
+func (o Owner) Alive() bool {
+	name, _ := os.Hostname()
+	return o.Host != "" && o.Host == host(name) && o.PID > 0 && o.Started != "" && started(o.PID) == o.Started
+}
+
+// process says whether two owners are one process.
+func (o Owner) process(p Owner) bool {
+	return o.Host == p.Host && o.PID == p.PID && o.Started == p.Started
+}
+
 // processMark begins the names of processes.
 const processMark = "semel"
 

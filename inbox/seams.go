@@ -180,10 +180,18 @@ type Row struct {
 	Adopted       int64 // the group's offset that was there before us, or at a reset; -1 none
 	Next          int64 // the watermark: everything below is settled
 	Owner         *Owner
-	UncleanClaims int
+	UncleanClaims int     // in a row, by processes that died with messages left and settled none
+	Trial         *Trial  // of the message that is next, or was; nil: none
 	Epochs        []Epoch // the last few, ascending
 	Accounts      Accounts
 	Updated       time.Time
+}
+
+// Trial is a message that is tried alone, since processes have died here.
+type Trial struct {
+	At      int64 `json:"at"`                // Next, while it is tried
+	Deaths  int   `json:"deaths"`            // of processes that tried it
+	Running bool  `json:"running,omitempty"` // it is being tried
 }
 
 // Owner names the process that holds a claim.
@@ -261,7 +269,15 @@ type Store[T any] interface {
 	// and the error is a [FencedError].
 	Begin(ctx context.Context, spans []Span) (Tx[T], error)
 
-	// Release clears the owners of claims that are still ours: a clean stop.
+	// Try records a trial, before it runs, if the claim is still ours.
+	Try(ctx context.Context, c Claim, t Trial) error
+
+	// Survived takes a trial back, whosever the claim is: this process has outlived
+	// it.
+	Survived(ctx context.Context, p semel.Partition, at int64) error
+
+	// Release clears the owners of claims that are still ours, and what was counted
+	// against them: a clean stop.
 	Release(ctx context.Context, claims []Claim) error
 
 	// Record writes events.
@@ -272,10 +288,13 @@ type Store[T any] interface {
 	// the right to handle it. Letters that another session has locked are passed
 	// over. Only those of the partitions are looked at, and those of partitions that
 	// nobody owns; nil: all. It answers nil if there is none.
+	//
+	// A letter of class crash loses its mark, and an attempt is counted, before it is
+	// handed out: whoever dies of it does so once.
 	Redrive(ctx context.Context, ps []semel.Partition, after int64) (Redrive[T], error)
 
-	// Rebury gives a letter that is marked its new reason, counts the attempt, and
-	// takes the mark away. A letter that isn't marked any more stays as it is.
+	// Rebury gives a letter that is open its new reason, counts the attempt, and takes
+	// the mark away. A letter that was closed meanwhile stays as it is.
 	Rebury(ctx context.Context, number int64, why DeadLetter) error
 
 	// Forget removes what the window no longer covers, a bounded piece at a

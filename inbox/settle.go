@@ -92,7 +92,7 @@ func (l *lane[T]) prepare(u *upcoming, cut cutter, read bool) {
 
 // reads says whether the source may be asked for more: nothing else is due.
 func (l *lane[T]) reads() bool {
-	if l.drained() || time.Since(l.reread) >= l.cfg.Reread {
+	if l.drained() || crowd.waiting.Load() > 0 || time.Since(l.reread) >= l.cfg.Reread {
 		return false
 	}
 	for _, p := range l.parts {

@@ -93,7 +93,20 @@ func beChild(text string) int {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
 	go func() { <-term; c.Drain() }()
+	var others sync.WaitGroup
+	for range s.Lanes - 1 {
+		o, err := s.build(pass, logger(fmt.Sprintf("child %d", os.Getpid())))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+		term := make(chan os.Signal, 1)
+		signal.Notify(term, syscall.SIGTERM)
+		go func() { <-term; o.Drain() }()
+		others.Go(func() { defer o.pool.Close(); _ = o.Run(context.Background()) })
+	}
 	err = c.Run(context.Background())
+	others.Wait()
 	close(ended)
 	c.pool.Close()
 	if err != nil {

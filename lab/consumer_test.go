@@ -37,6 +37,10 @@ type spec struct {
 	// StopAt makes a process stand still when it comes by a step for the Nth time, until it is told to go on.
 	StopAt step
 	Nth    int
+	// Deadly is the ID of a message that ends the process, without a word.
+	Deadly string
+	// Lanes are members of the group in one process; 0 is one.
+	Lanes int
 	// Loud announces every step.
 	Loud bool
 }
@@ -150,15 +154,15 @@ func (s spec) build(pass func(step), log *slog.Logger) (*consumer, error) {
 		}
 	case byOne:
 		ic.Handler = func(ctx context.Context, tx pgx.Tx, m semel.Message) error {
-			return write(ctx, tx, []semel.Message{m}, insertRows, func() { pass(inEffect) })
+			return s.write(ctx, tx, []semel.Message{m}, insertRows, func() { pass(inEffect) })
 		}
 	case byCopy:
 		ic.BatchHandler = func(ctx context.Context, tx pgx.Tx, ms []semel.Message) error {
-			return write(ctx, tx, ms, copyRows, func() { pass(inEffect) })
+			return s.write(ctx, tx, ms, copyRows, func() { pass(inEffect) })
 		}
 	default:
 		ic.BatchHandler = func(ctx context.Context, tx pgx.Tx, ms []semel.Message) error {
-			return write(ctx, tx, ms, insertRows, func() { pass(inEffect) })
+			return s.write(ctx, tx, ms, insertRows, func() { pass(inEffect) })
 		}
 	}
 	if c.Inbox, err = inbox.New(ic); err != nil {
@@ -177,12 +181,15 @@ func (s spec) table() postgres.TableConfig {
 }
 
 // write makes the effect: a row for each message, and a sum. middle is called between the two, or inside COPY.
-func write(ctx context.Context, tx pgx.Tx, ms []semel.Message, rows func(context.Context, pgx.Tx, []payload, func()) error, middle func()) error {
+func (s spec) write(ctx context.Context, tx pgx.Tx, ms []semel.Message, rows func(context.Context, pgx.Tx, []payload, func()) error, middle func()) error {
 	ps := make([]payload, len(ms))
 	sums := map[int64]int64{}
 	for i, m := range ms {
 		if err := json.Unmarshal(m.Value, &ps[i]); err != nil {
 			return semel.FailedAt(i, semel.Permanent(err))
+		}
+		if ps[i].ID == s.Deadly && s.Deadly != "" {
+			os.Exit(137)
 		}
 		sums[ps[i].Account] += ps[i].Amount
 	}

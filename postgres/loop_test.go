@@ -130,3 +130,47 @@ func TestEachMessageTakesEffectOnceWhileSessionsAreCut(t *testing.T) {
 		}
 	}
 }
+
+func TestMessageThatCostsTheSessionEachTimeIsBuried(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	c := connect(t, url)
+	exec1(t, c, "CREATE TABLE entry (id text)")
+	b := inboxtest.NewBroker()
+	b.CreateTopic("t", 2)
+	for i := range 20 {
+		b.Send(semel.Message{Topic: "t", Partition: int32(i % 2), Headers: []semel.Header{{Name: "message-id", Value: fmt.Append(nil, i)}}})
+	}
+	in, err := inbox.New(inbox.Config[pgx.Tx]{
+		Consumer: "billing", Source: b.NewSource("billing", inboxtest.StartGroup, "t"),
+		Store: postgres.NewInboxStore(newPool(t, url), postgres.InboxConfig{}), ID: semel.HeaderID("message-id"),
+		BatchHandler: func(ctx context.Context, tx pgx.Tx, ms []semel.Message) error {
+			for _, m := range ms {
+				id, _ := m.Header("message-id")
+				if string(id) == "7" {
+					tx.Conn().PgConn().Conn().Close() // as if the server had died of it
+				}
+				if _, err := tx.Exec(ctx, "INSERT INTO entry VALUES ($1)", string(id)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	})
+	must(t, err)
+	done := make(chan error)
+	go func() { done <- in.Run(t.Context()) }()
+	for end := time.Now().Add(60 * time.Second); ask[int](t, c, "SELECT coalesce(sum(next_offset), 0)::int FROM semel.watermark, pg_sleep(0.02)") < 20; {
+		if time.Now().After(end) {
+			t.Fatal("it isn't found")
+		}
+	}
+	in.Drain()
+	must(t, <-done)
+	if n := ask[int](t, c, "SELECT count(DISTINCT id)::int FROM entry WHERE id <> '7'"); n != 19 {
+		t.Errorf("%d entries", n)
+	}
+	if got := ask[[]int64](t, c, `SELECT array_agg("offset") FROM semel.dead_letter WHERE class = 'crash'`); len(got) != 1 || got[0] != 3 {
+		t.Errorf("buried: %v", got)
+	}
+}

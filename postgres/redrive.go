@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -32,6 +33,12 @@ func (s *InboxStore) Redrive(ctx context.Context, ps []semel.Partition, after in
 		return nil, err
 	}
 	letter, err := s.markedLetter(ctx, tx, ps, after)
+	if err == nil && letter.Class == inbox.DeadCrash {
+		if tx, now, err = s.unmark(ctx, tx, letter.Number); errors.Is(err, pgx.ErrNoRows) {
+			s.rollback(tx)
+			return s.Redrive(ctx, ps, letter.Number) // somebody else was faster
+		}
+	}
 	if err == nil {
 		_, err = tx.Exec(ctx, s.schema.sql(`SELECT FROM semel.watermark WHERE consumer = $1 AND topic = $2 AND partition = $3 FOR UPDATE`),
 			s.consumer.Name, letter.Message.Topic, letter.Message.Partition)
@@ -45,6 +52,21 @@ func (s *InboxStore) Redrive(ctx context.Context, ps []semel.Partition, after in
 		return nil, err
 	}
 	return &redriveTx{s.opened(tx, now, &fence{}), letter}, nil
+}
+
+// unmark takes the mark of a letter away, for good, and locks it again.
+func (s *InboxStore) unmark(ctx context.Context, tx pgx.Tx, number int64) (_ pgx.Tx, now time.Time, err error) {
+	if _, err = tx.Exec(ctx, s.schema.sql(`UPDATE semel.dead_letter SET state = 'buried', attempts = attempts + 1 WHERE number = $1`), number); err != nil {
+		return tx, now, err
+	}
+	if err = tx.Commit(ctx); err != nil {
+		return tx, now, err
+	}
+	if tx, now, err = s.begin(ctx, redriving, nil); err != nil {
+		return nil, now, err
+	}
+	err = tx.QueryRow(ctx, s.schema.sql(`SELECT number FROM semel.dead_letter WHERE number = $1 AND state = 'buried' FOR UPDATE SKIP LOCKED`), number).Scan(&number)
+	return tx, now, err
 }
 
 // markedLetter locks the next one. Who owns a partition is looked at only to leave
@@ -115,7 +137,7 @@ func (s *InboxStore) Rebury(ctx context.Context, number int64, why inbox.DeadLet
 		utf := tx.Conn().PgConn().ParameterStatus("server_encoding") == "UTF8"
 		_, err := tx.Exec(ctx, s.schema.sql(`
 			UPDATE semel.dead_letter SET state = 'buried', class = $3, sqlstate = nullif($4::text, ''), error = $5, attempts = attempts + 1
-			WHERE number = $1 AND consumer = $2 AND state = 'redrive'`),
+			WHERE number = $1 AND consumer = $2 AND state IN ('buried', 'redrive')`),
 			number, s.consumer.Name, string(why.Class), cleanText(why.SQLState, 5, utf), cleanText(why.Error, 2000, utf))
 		return err
 	})

@@ -104,7 +104,7 @@ func NewInboxStore(pool *pgxpool.Pool, cfg InboxConfig) *InboxStore {
 var writtenColumns = func() []string {
 	c := []string{
 		"topic_id", "start_offset", "adopted_offset", "next_offset", "generation", "claim_token", "owner",
-		"unclean_claims", "epochs", "settled", "settled_sum",
+		"unclean_claims", "trial", "epochs", "settled", "settled_sum",
 	}
 	for _, o := range inbox.Outcomes {
 		c = append(c, o.String(), o.String()+"_sum")
@@ -118,7 +118,7 @@ func written(r inbox.Row) []any {
 		uuidOf(r.TopicID), r.Start,
 		pgtype.Int8{Int64: r.Adopted, Valid: r.Adopted >= 0},
 		r.Next, r.Generation,
-		uuidOf(r.Token), jsonOf(r.Owner), int32(r.UncleanClaims), jsonOf(r.Epochs),
+		uuidOf(r.Token), jsonOf(r.Owner), int32(r.UncleanClaims), jsonOf(r.Trial), jsonOf(r.Epochs),
 	}
 	v = append(v, r.Accounts.Settled.Count, int64(r.Accounts.Settled.Sum))
 	for _, t := range r.Accounts.Outcome {
@@ -132,6 +132,10 @@ func written(r inbox.Row) []any {
 func jsonOf(v any) any {
 	switch v := v.(type) {
 	case *inbox.Owner:
+		if v == nil {
+			return nil
+		}
+	case *inbox.Trial:
 		if v == nil {
 			return nil
 		}
@@ -163,13 +167,13 @@ type placed struct {
 func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 	var topic, token pgtype.UUID
 	var adopted pgtype.Int8
-	var owner, epochs []byte
+	var owner, trial, epochs []byte
 	var unclean int32
 	var sums [len(inbox.Outcomes) + 1]int64
 	r := &p.Row
 	to := []any{
 		&r.Topic, &r.Partition.Number, &topic, &r.Start, &adopted, &r.Next, &r.Generation, &token, &owner, &unclean,
-		&epochs, &r.Accounts.Settled.Count, &sums[len(inbox.Outcomes)],
+		&trial, &epochs, &r.Accounts.Settled.Count, &sums[len(inbox.Outcomes)],
 	}
 	for i := range r.Accounts.Outcome {
 		to = append(to, &r.Accounts.Outcome[i].Count, &sums[i])
@@ -192,6 +196,12 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 		r.Owner = new(inbox.Owner)
 		if err := json.Unmarshal(owner, r.Owner); err != nil {
 			return placed{}, fmt.Errorf("owner of %s: %w", r.Partition, err)
+		}
+	}
+	if trial != nil {
+		r.Trial = new(inbox.Trial)
+		if err := json.Unmarshal(trial, r.Trial); err != nil {
+			return placed{}, fmt.Errorf("trial of %s: %w", r.Partition, err)
 		}
 	}
 	if err := json.Unmarshal(epochs, &r.Epochs); err != nil {
@@ -238,7 +248,7 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 	values, sets := make([]string, len(writtenColumns)), make([]string, len(writtenColumns))
 	for i, c := range writtenColumns {
 		values[i] = fmt.Sprintf("$%d", i+4)
-		if c == "owner" || c == "epochs" {
+		if c == "owner" || c == "trial" || c == "epochs" {
 			values[i] += "::text::jsonb"
 		}
 		sets[i] = c + " = " + values[i]
@@ -304,7 +314,7 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 			" OR a.backend_xid IS NOT NULL AND a.application_name IN (SELECT $4 || o.claim_token::text FROM semel.watermark o" +
 			" WHERE o.consumer = w.consumer AND o.owner - 'at' = w.owner - 'at')" + key("w.") +
 			" AND a.pid <> pg_backend_pid() AND starts_with(a.application_name, $4) AND a.application_name <> $4 || '" + claiming + "'",
-		release: "UPDATE semel.watermark SET owner = NULL, unclean_claims = 0" + key("") + " AND claim_token = $4",
+		release: "UPDATE semel.watermark SET owner = NULL, unclean_claims = 0, trial = NULL" + key("") + " AND claim_token = $4",
 		event: "INSERT INTO semel.event (consumer, topic, partition, kind, detail)" +
 			" VALUES ($1, nullif($2::text, ''), CASE WHEN $2::text <> '' THEN $3::integer END, $4, $5::text::jsonb)",
 		state: "SELECT desired_state = 'paused', reason," +
@@ -773,6 +783,22 @@ func (s *InboxStore) Release(ctx context.Context, claims []inbox.Claim) error {
 		for _, c := range claims {
 			b.Queue(s.sql.release, s.consumer.Name, c.Topic, c.Partition.Number, uuidOf(c.Token))
 		}
+	}, func(pgx.Tx) error { return nil })
+}
+
+// Try records a trial. The row moves, and the next batch finds it by its key.
+func (s *InboxStore) Try(ctx context.Context, c inbox.Claim, t inbox.Trial) error {
+	return s.short(ctx, func(b *pgx.Batch) {
+		b.Queue(s.schema.sql(`UPDATE semel.watermark SET trial = $5::text::jsonb WHERE consumer = $1 AND topic = $2 AND partition = $3 AND claim_token = $4`),
+			s.consumer.Name, c.Topic, c.Partition.Number, uuidOf(c.Token), jsonOf(&t))
+	}, func(pgx.Tx) error { return nil })
+}
+
+// Survived takes a trial back.
+func (s *InboxStore) Survived(ctx context.Context, p semel.Partition, at int64) error {
+	return s.short(ctx, func(b *pgx.Batch) {
+		b.Queue(s.schema.sql(`UPDATE semel.watermark SET trial = NULL WHERE consumer = $1 AND topic = $2 AND partition = $3 AND (trial->>'at')::bigint = $4`),
+			s.consumer.Name, p.Topic, p.Number, at)
 	}, func(pgx.Tx) error { return nil })
 }
 

@@ -358,6 +358,9 @@ func (s *Store) Redrive(ctx context.Context, ps []semel.Partition, after int64) 
 				return nil, err
 			}
 		}
+		if k.Class == inbox.DeadCrash {
+			db.data.letter(k.number, func(k *kept) { k.state = "buried"; k.Attempts++ })
+		}
 		return &redrive{tx, inbox.Letter{Number: k.number, DeadLetter: k.DeadLetter}}, nil
 	}
 	db.end(tx)
@@ -383,11 +386,11 @@ func (s *Store) Rebury(ctx context.Context, number int64, why inbox.DeadLetter) 
 	})
 }
 
-// letter changes a letter that is marked.
+// letter changes a letter that is open.
 func (d *data) letter(number int64, change func(*kept)) {
 	d.letters = slices.Clone(d.letters)
 	for i := range d.letters {
-		if k := &d.letters[i]; k.number == number && k.state == "redrive" {
+		if k := &d.letters[i]; k.number == number && (k.state == "redrive" || k.state == "buried") {
 			change(k)
 		}
 	}
@@ -440,9 +443,41 @@ func (s *Store) Release(_ context.Context, claims []inbox.Claim) error {
 	for _, c := range claims {
 		key := rowKey(s.consumer, c.Partition)
 		if r, ok := db.data.rows[key]; ok && r.Token == c.Token {
-			r.Owner = nil
+			r.Owner, r.UncleanClaims, r.Trial = nil, 0, nil
 			db.data.rows[key] = r
 		}
+	}
+	return nil
+}
+
+// Try is [inbox.Store]'s.
+func (s *Store) Try(ctx context.Context, c inbox.Claim, t inbox.Trial) error {
+	return s.change(c.Partition, func(r *inbox.Row) {
+		if r.Token == c.Token {
+			r.Trial = &t
+		}
+	})
+}
+
+// Survived is [inbox.Store]'s.
+func (s *Store) Survived(ctx context.Context, p semel.Partition, at int64) error {
+	return s.change(p, func(r *inbox.Row) {
+		if r.Trial != nil && r.Trial.At == at {
+			r.Trial = nil
+		}
+	})
+}
+
+func (s *Store) change(p semel.Partition, f func(*inbox.Row)) error {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	if s.db.down {
+		return ErrDown
+	}
+	key := rowKey(s.consumer, p)
+	if r, ok := s.db.data.rows[key]; ok {
+		f(&r)
+		s.db.data.rows[key] = r
 	}
 	return nil
 }
@@ -702,7 +737,7 @@ func (tx *Tx) Commit(_ context.Context, settled []inbox.Settled) error {
 		for _, s := range settled {
 			key := rowKey(tx.store.consumer, s.Partition)
 			r := d.rows[key]
-			r.Next = s.To
+			r.Next, r.UncleanClaims = s.To, 0
 			r.Accounts = r.Accounts.Plus(s.Accounts)
 			r.Epochs = appendEpochs(r.Epochs, s.Epochs)
 			d.rows[key] = r

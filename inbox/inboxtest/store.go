@@ -55,6 +55,8 @@ func TestStore[T any](t *testing.T, world func(t *testing.T) StoreWorld[T]) {
 		{"MarkedLetterIsHandledOnce", (*storeTest[T]).redrives},
 		{"MarkedLetterOfAnAppliedID", (*storeTest[T]).redrivesApplied},
 		{"RedriveRolledBackLeavesTheMark", (*storeTest[T]).redriveRollsBack},
+		{"MarkedLetterThatKillsLosesItsMark", (*storeTest[T]).redrivesCrash},
+		{"TrialIsKeptUntilOutlived", (*storeTest[T]).tries},
 		{"CollisionLeavesTheIDApplied", (*storeTest[T]).redrivesCollision},
 		{"ReburyTakesTheMarkAway", (*storeTest[T]).reburies},
 		{"LettersOfOthersPartitionsAreLeft", (*storeTest[T]).redrivesOwn},

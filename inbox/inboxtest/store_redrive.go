@@ -186,3 +186,60 @@ func (w *storeTest[T]) redrivesCollision() {
 		w.t.Errorf("the ID of the message that took effect is %v", v)
 	}
 }
+
+func (w *storeTest[T]) redrivesCrash() {
+	a, b := w.open("a"), w.open("a")
+	r := w.claim(a, part0, "x")
+	sp := span(r, 1)
+	tx := w.begin(a, sp)
+	w.must(tx.Bury(w.ctx, []inbox.DeadLetter{{
+		Message: semel.Message{Topic: part0.Topic, Offset: r.Next}, Class: inbox.DeadCrash, Error: "why", Attempts: 1,
+	}}))
+	w.must(tx.Commit(w.ctx, []inbox.Settled{settled(sp)}))
+	w.Mark()
+	again := w.redrive(a)
+	if again == nil {
+		w.t.Fatal("no letter")
+	}
+	w.wantStates("buried") // as who dies of it would leave it
+	if w.redrive(b) != nil {
+		w.t.Error("handed out twice")
+	}
+	w.must(again.Close(w.ctx, inbox.Applied))
+	w.wantStates("redriven applied")
+}
+
+func (w *storeTest[T]) tries() {
+	s := w.open("a")
+	old := w.claim(s, part0, "x")
+	r := w.claim(s, part0, "x")
+	want := inbox.Trial{At: r.Next, Deaths: 2, Running: true}
+	w.must(s.Try(w.ctx, old.Claim, want))
+	if t := w.row(s, part0).Trial; t != nil {
+		w.t.Errorf("under an older claim: %+v", t)
+	}
+	w.must(s.Try(w.ctx, r.Claim, want))
+	if t := w.row(s, part0).Trial; t == nil || *t != want {
+		w.t.Errorf("trial: %+v", t)
+	}
+	again := w.claim(s, part0, "y")
+	if t := again.Trial; t == nil || *t != want {
+		w.t.Errorf("to the next claim: %+v", t)
+	}
+	w.must(s.Survived(w.ctx, part0, r.Next+1))
+	if w.row(s, part0).Trial == nil {
+		w.t.Error("another trial's end takes it back")
+	}
+	w.must(s.Survived(w.ctx, part0, r.Next))
+	if t := w.row(s, part0).Trial; t != nil {
+		w.t.Errorf("outlived: %+v", t)
+	}
+	w.must(s.Try(w.ctx, again.Claim, want))
+	sp := span(again, 1) // the row has moved: a batch finds it
+	tx := w.begin(s, sp)
+	w.must(tx.Commit(w.ctx, []inbox.Settled{settled(sp)}))
+	w.must(s.Release(w.ctx, []inbox.Claim{again.Claim}))
+	if t := w.row(s, part0).Trial; t != nil {
+		w.t.Errorf("after a clean stop: %+v", t)
+	}
+}

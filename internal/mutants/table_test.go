@@ -17,6 +17,7 @@ const (
 	accounts = "inbox/accounts.go"
 	memory   = "inbox/inboxtest/db.go"
 	suite    = "./inbox/inboxtest"
+	labs     = "./lab"
 )
 
 var redriven = []mutant{
@@ -52,12 +53,44 @@ var redriven = []mutant{
 	},
 	{
 		guard: "postgres: a letter that is closed isn't buried again",
-		edits: []edit{{"postgres/redrive.go", ` AND consumer = $2 AND state = 'redrive'`, ` AND consumer = $2`}},
+		edits: []edit{{"postgres/redrive.go", ` AND consumer = $2 AND state IN ('buried', 'redrive')`, ` AND consumer = $2`}},
 		pkg:   pg, tests: []string{"TestStoreSuite/ReburyTakesTheMarkAway"},
 	},
 }
 
-var all = slices.Concat(machine, database, reset, redriven, formats)
+// crashes are the guards around messages that kill.
+var crashes = []mutant{
+	{
+		guard: "careful: a trial is recorded before it runs",
+		edits: []edit{{"inbox/careful.go", `return l.cfg.Store.Try(ctx, p.claim, t)`, `return nil`}},
+		pkg:   labs, tests: []string{"TestAMessageThatKillsTheProcessIsFoundAndBuried/1_lanes"},
+	},
+	{
+		guard: "careful: deaths count against their own message alone",
+		edits: []edit{{"inbox/careful.go", `if p.trial != nil && p.trial.At == s.from {`, `if p.trial != nil {`}},
+		pkg:   labs, tests: []string{"TestKillsBuryNobody"},
+	},
+	{
+		guard: "careful: a clean stop takes the marks away",
+		edits: []edit{
+			{pgStore, `unclean_claims = 0, trial = NULL"`, `unclean_claims = 0"`},
+			{"inbox/careful.go", `r.UncleanClaims, r.Trial = 0, nil`, `r.UncleanClaims = 0`},
+		},
+		pkg: labs, tests: []string{"TestKillsBuryNobody"},
+	},
+	{
+		guard: "careful: two batches' worth, not until the first commit",
+		edits: []edit{{"inbox/attempt.go", `p.careful = max(0, p.careful-len(s.items)); p.next >= p.end {`, `p.careful = 0; true {`}},
+		pkg:   labs, tests: []string{"TestAMessageThatKillsTheProcessIsFoundAndBuried/1_lanes"},
+	},
+	{
+		guard: "redrive: a letter that kills does so once",
+		edits: []edit{{memory, `func(k *kept) { k.state = "buried"; k.Attempts++ }`, `func(k *kept) { k.Attempts++ }`}},
+		pkg:   suite, tests: []string{"TestMemoryStore/MarkedLetterThatKillsLosesItsMark"},
+	},
+}
+
+var all = slices.Concat(machine, database, reset, redriven, formats, crashes)
 
 // off are the edits that appear in several mutants.
 var (
@@ -122,7 +155,7 @@ var machine = []mutant{
 	},
 	{
 		guard: "watermark moved",
-		edits: []edit{{memory, `			r.Next = s.To
+		edits: []edit{{memory, `			r.Next, r.UncleanClaims = s.To, 0
 			r.Accounts`, `			r.Accounts`}},
 		tests: []string{"TestEachMessageTakesEffectOnce"},
 	},

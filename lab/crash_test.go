@@ -1,0 +1,135 @@
+package lab_test
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// letters are the IDs of the dead letters of a class.
+func (w *world) letters(class string) []string {
+	w.t.Helper()
+	rows, err := w.db.Query(within(w.t), "SELECT coalesce(message_id, '') FROM semel.dead_letter WHERE class = $1 ORDER BY number", class)
+	must(w.t, err)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	must(w.t, err)
+	return ids
+}
+
+// once checks that every message took effect once, but for those that are left out.
+func (w *world) once(without ...string) {
+	w.t.Helper()
+	rows, err := w.db.Query(within(w.t), "SELECT mid FROM effect ORDER BY mid")
+	must(w.t, err)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	must(w.t, err)
+	var want []string
+	for i := range w.next {
+		if id := fmt.Sprintf("m-%d", i+1); !slices.Contains(without, id) {
+			want = append(want, id)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		w.t.Errorf("%d effects of %d messages", len(got), len(want))
+	}
+}
+
+// over says whether all is settled, or the process is gone.
+func (w *world) over(c *child) (settled bool) {
+	w.t.Helper()
+	ends := w.ends()
+	until(w.t, "all is settled, or the process is gone", func() bool {
+		rows, err := w.rows(within(w.t))
+		must(w.t, err)
+		settled = true
+		for p, end := range ends {
+			settled = settled && rows[p].next >= end
+		}
+		select {
+		case <-c.gone:
+			return true
+		default:
+			return settled
+		}
+	})
+	return settled
+}
+
+func TestAMessageThatKillsTheProcessIsFoundAndBuried(t *testing.T) {
+	for lanes, deploys := range map[int]bool{1: false, 8: true} {
+		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
+			t.Parallel()
+			const deadly = "m-150" // in the middle of a batch, and of more than one delivery
+			w := newWorld(t, int32(lanes), func(s *spec) { s.Deadly, s.Lanes, s.Batch = deadly, lanes, 200 })
+			w.sendAll(160)
+			if deploys { // a stop before anything was done, which takes nothing away that counts
+				c := w.spawn(func(s *spec) { s.Deadly = "" }, stopAt(joined, 1))
+				c.says(sayStopped)
+				c.kill()
+			}
+			deaths := 0
+			for ; ; deaths++ {
+				if deaths > 12 {
+					t.Fatal("it isn't found")
+				}
+				c := w.spawn()
+				if w.over(c) {
+					c.drain()
+					break
+				}
+			}
+			if got := w.letters("crash"); len(got) != 1 {
+				t.Fatalf("buried: %q", got)
+			}
+			t.Logf("found after %d deaths", deaths)
+			if deaths != 6 {
+				t.Errorf("found after %d deaths, not 3 that make careful and 3 that are recorded", deaths)
+			}
+			w.once(deadly)
+			w.send(0, 20) // and on, at its pace
+			c := w.spawn()
+			w.caughtUp()
+			c.drain()
+			w.once(deadly)
+		})
+	}
+}
+
+func TestKillsBuryNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.sendAll(150)
+	kill := func(n int) {
+		for range n {
+			c := w.spawn(stopAt(inEffect, 1))
+			c.says(sayStopped)
+			c.kill()
+		}
+	}
+	kill(3) // now it is careful
+	for range 3 {
+		kill(2) // of the same message
+		c := w.spawn(stopAt(claimed, 1))
+		c.says(sayStopped) // a deploy, before anything was settled
+		c.signal(syscall.SIGTERM)
+		must(t, c.tell())
+		c.drain()
+	}
+	kill(4)       // careful again, and one is recorded
+	for range 6 { // each at another message
+		c := w.spawn(stopAt(inEffect, 3))
+		c.says(sayStopped)
+		c.kill()
+	}
+	c := w.spawn()
+	w.check()
+	c.drain()
+	if got := w.letters("crash"); len(got) != 0 {
+		t.Errorf("buried: %q", got)
+	}
+}
