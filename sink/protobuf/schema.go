@@ -2,16 +2,18 @@ package protobuf
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/bufbuild/protocompile"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/semelhq/semel/sink/internal/exact"
@@ -25,24 +27,63 @@ type Files struct {
 
 // Compile reads the .proto file of that name, and what it imports. sources holds
 // texts by the name under which they are imported; Google's well-known files, and
-// those that Confluent's registry takes for known, need not be there.
+// those that Confluent's registry takes for known, need not be there. A text may
+// be a compiled file in base64 instead, as some serializers register it.
 func Compile(name string, sources map[string]string) (*Files, error) {
 	texts := maps.Clone(known)
 	maps.Copy(texts, sources)
-	return compile(name, protocompile.SourceAccessorFromMap(texts), nil)
+	return compile(name, protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
+		text, ok := texts[path]
+		if !ok {
+			return protocompile.SearchResult{}, protoregistry.NotFound
+		}
+		if f := compiled(text); f != nil {
+			f.Name = &path
+			return protocompile.SearchResult{Proto: f}, nil
+		}
+		return protocompile.SearchResult{Source: strings.NewReader(text)}, nil
+	}))
+}
+
+// compiled is the file that a text is in base64; nil if it is source.
+func compiled(text string) *descriptorpb.FileDescriptorProto {
+	data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	if err != nil || len(data) == 0 {
+		return nil
+	}
+	f := new(descriptorpb.FileDescriptorProto)
+	if proto.Unmarshal(data, f) != nil {
+		return nil
+	}
+	// Python leaves the names for JSON out, which nobody needs here but the
+	// compiler, who then finds them all the same.
+	for _, m := range f.MessageType {
+		nameFields(m)
+	}
+	return f
+}
+
+func nameFields(m *descriptorpb.DescriptorProto) {
+	for _, f := range m.Field {
+		if f.JsonName == nil {
+			f.JsonName = f.Name
+		}
+	}
+	for _, in := range m.NestedType {
+		nameFields(in)
+	}
 }
 
 // CompileDir is Compile for files below a directory.
 func CompileDir(dir, name string) (*Files, error) {
-	return compile(name, nil, []string{dir})
+	return compile(name, protocompile.CompositeResolver{
+		&protocompile.SourceResolver{ImportPaths: []string{dir}},
+		&protocompile.SourceResolver{Accessor: protocompile.SourceAccessorFromMap(known)},
+	})
 }
 
-func compile(name string, sources func(string) (io.ReadCloser, error), dirs []string) (*Files, error) {
-	res := protocompile.CompositeResolver{&protocompile.SourceResolver{Accessor: sources, ImportPaths: dirs}}
-	if dirs != nil {
-		res = append(res, &protocompile.SourceResolver{Accessor: protocompile.SourceAccessorFromMap(known)})
-	}
-	c := protocompile.Compiler{Resolver: protocompile.WithStandardImports(res)}
+func compile(name string, from protocompile.Resolver) (*Files, error) {
+	c := protocompile.Compiler{Resolver: protocompile.WithStandardImports(from)}
 	files, err := c.Compile(context.Background(), name)
 	if err != nil {
 		return nil, err
