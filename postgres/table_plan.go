@@ -465,7 +465,7 @@ func (p *tablePlan) inKey(column int) bool {
 }
 
 func (b *tablePlanner) makeMapping() {
-	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, Raw: b.cfg.Raw, Open: b.cfg.Open, TopicInID: b.cfg.SeveralTopics}
+	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, Raw: b.cfg.Raw, Open: b.cfg.Open, TopicInID: b.cfg.SeveralTopics, KeepUnsent: b.cfg.Absent == AbsentKeep}
 	for i, c := range b.columns {
 		if i != b.gone {
 			cfg.Columns = append(cfg.Columns, sink.Column{Name: c.name, From: c.from})

@@ -109,3 +109,53 @@ func TestATopicWithoutATableHaltsUntilItIsThere(t *testing.T) {
 	s.want("SELECT count(*) FROM b", "1")
 	s.want("SELECT count(*) FROM semel.dead_letter", "0")
 }
+
+// changeIn is a bare event of Debezium, for a topic below the scene's.
+func (s *scene) changeIn(name, op, key, before, after string, lsn int) *kgo.Record {
+	return &kgo.Record{
+		Topic: s.topic + "." + name, Key: []byte(key),
+		Value: fmt.Appendf(nil, `{"before":%s,"after":%s,"source":{"connector":"postgresql","ts_ms":%d,"snapshot":"false","sequence":"[\"%d\",\"%d\"]","lsn":%d},"op":%q,"ts_ms":1}`, before, after, lsn, lsn-1, lsn, lsn, op),
+	}
+}
+
+func TestTablesOfAnotherDatabaseAreMirrored(t *testing.T) { // G15, G27
+	t.Parallel()
+	s := newScene(t, 1, `CREATE TABLE orders (id bigint PRIMARY KEY, note text, doc text); CREATE TABLE items (a int, b int, n int, PRIMARY KEY (a, b))`)
+	s.topicBelow("orders")
+	s.topicBelow("items")
+	tombstone := func(name, key string) *kgo.Record {
+		return &kgo.Record{Topic: s.topic + "." + name, Key: []byte(key)}
+	}
+	s.produce(
+		s.changeIn("orders", "c", `{"id":1}`, "null", `{"id":1,"note":"a","doc":"long"}`, 1),
+		s.changeIn("items", "c", `{"a":1,"b":2}`, "null", `{"a":1,"b":2,"n":3}`, 2),
+		s.changeIn("items", "c", `{"a":1,"b":3}`, "null", `{"a":1,"b":3,"n":4}`, 3),
+		s.changeIn("orders", "u", `{"id":1}`, "null", `{"id":1,"note":"b","doc":"__debezium_unavailable_value"}`, 4),
+		s.changeIn("items", "d", `{"a":1,"b":2}`, `{"a":1,"b":2,"n":null}`, "null", 5), tombstone("items", `{"a":1,"b":2}`),
+		s.changeIn("items", "d", `{"other":1}`, `{"a":1,"b":3,"n":null}`, "null", 6), tombstone("items", `{"other":1}`), // its key is not the table's
+		s.changeIn("orders", "c", `{"id":2}`, "null", `{"id":2,"note":"x","doc":null}`, 7),
+		s.changeIn("orders", "d", `{"id":2}`, `{"id":2}`, "null", 8), tombstone("orders", `{"id":2}`),
+		s.changeIn("orders", "c", `{"id":2}`, "null", `{"id":2,"note":"again","doc":"d"}`, 9),
+	)
+	route := s.matching("(.*)", "id: {position: true}", "envelope: debezium", "batch: {messages: 4}", `to: {table: 'public."{1}"', write: mirror, absent: keep}`)
+	s.run(route)
+	s.want("SELECT string_agg(o::text, ' ' ORDER BY id) FROM orders o", "(1,b,long) (2,again,d)")
+	s.want("SELECT count(*) FROM items", "0")
+	s.want("SELECT sum(skipped) FROM semel.watermark", "3")
+	s.want("SELECT count(*) FROM semel.dead_letter", "0")
+}
+
+func TestADeletionOfASourceHasItsVersion(t *testing.T) { // G19
+	t.Parallel()
+	s := newScene(t, 1, `CREATE TABLE orders (id bigint PRIMARY KEY, note text, lsn bigint, gone_at timestamptz)`)
+	s.topicBelow("orders")
+	s.produce(
+		s.changeIn("orders", "c", `{"id":1}`, "null", `{"id":1,"note":"a"}`, 5),
+		s.changeIn("orders", "d", `{"id":1}`, `{"id":1}`, "null", 9),
+		s.changeIn("orders", "u", `{"id":1}`, "null", `{"id":1,"note":"late"}`, 7), // an older change comes after the deletion
+		s.changeIn("orders", "c", `{"id":2}`, "null", `{"id":2,"note":"b"}`, 10),
+	)
+	s.run(s.matching("(.*)", "id: {position: true}", "envelope: debezium",
+		`to: {table: 'public."{1}"', write: mirror, version: envelope.position, deleted: gone_at, columns: {id: value.id, note: value.note, lsn: envelope.position}}`))
+	s.want("SELECT string_agg(concat_ws('|', id, lsn, gone_at IS NOT NULL), ' ' ORDER BY id) FROM orders o", "1|9|t 2|10|f")
+}
