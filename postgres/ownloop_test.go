@@ -78,6 +78,7 @@ func TestBatchFollowsTheTransactionThatHoldsItsID(t *testing.T) {
 			url := migrated(t)
 			s := newStore(t, url, postgres.InboxConfig{})
 			all := ids(3)
+			exec1(t, connect(t, url), "SELECT semel.register('billing')") // else that is what is waited for
 			first, err := connect(t, url).Begin(t.Context())
 			must(t, err)
 			if fresh, err := s.Admit(t.Context(), first, "billing", all[1]); err != nil || !fresh {
@@ -106,6 +107,35 @@ func TestBatchFollowsTheTransactionThatHoldsItsID(t *testing.T) {
 				t.Errorf("fresh %v, want %v", fresh, want)
 			}
 		})
+	}
+}
+
+// A batch that waits for one ID doesn't hold another that comes after it.
+func TestABatchTakesItsIDsInOneOrder(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s := newStore(t, url, postgres.InboxConfig{})
+	exec1(t, connect(t, url), "SELECT semel.register('billing')")
+	first, err := connect(t, url).Begin(t.Context())
+	must(t, err)
+	_, err = s.Admit(t.Context(), first, "billing", semel.ID{1})
+	must(t, err)
+	c := connect(t, url)
+	second, err := c.Begin(t.Context())
+	must(t, err)
+	answer := make(chan error)
+	go func() {
+		_, err := s.AdmitBatch(context.Background(), second, "billing", []semel.ID{{9}, {1}})
+		answer <- err
+	}()
+	until(t, connect(t, url), "SELECT cardinality(pg_blocking_pids($1)) > 0", c.PgConn().PID())
+	fresh, err := s.Admit(t.Context(), first, "billing", semel.ID{9})
+	if err != nil || !fresh {
+		t.Errorf("fresh %t, %v", fresh, err)
+	}
+	_ = first.Commit(t.Context())
+	if err := <-answer; err != nil {
+		t.Error(err)
 	}
 }
 
