@@ -159,3 +159,27 @@ func TestADeletionOfASourceHasItsVersion(t *testing.T) { // G19
 		`to: {table: 'public."{1}"', write: mirror, version: envelope.position, deleted: gone_at, columns: {id: value.id, note: value.note, lsn: envelope.position}}`))
 	s.want("SELECT string_agg(concat_ws('|', id, lsn, gone_at IS NOT NULL), ' ' ORDER BY id) FROM orders o", "1|9|t 2|10|f")
 }
+
+func TestCloudEventsTakeEffectOnceByTheirSourceAndID(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, `CREATE TABLE orders (no bigint, kind text, source text)`)
+	binary := func(id, source, no string) *kgo.Record {
+		return &kgo.Record{Value: []byte(`{"no":` + no + `}`), Key: []byte("text"), Headers: []kgo.RecordHeader{
+			{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte(id)}, {Key: "ce_source", Value: []byte(source)},
+			{Key: "ce_type", Value: []byte("order")}, {Key: "content-type", Value: []byte("application/json")},
+		}}
+	}
+	structured := func(id, source, no string) *kgo.Record {
+		return &kgo.Record{
+			Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte("application/cloudevents+json")}},
+			Value:   []byte(`{"specversion":"1.0","id":"` + id + `","source":"` + source + `","type":"order","data":{"no":` + no + `}}`),
+		}
+	}
+	s.produce(binary("1", "a", "1"), structured("1", "a", "1"), structured("1", "b", "2"), binary("2", "a", "3"), binary("2", "a", "4"), &kgo.Record{Value: []byte(`{"no":5}`)})
+	s.run(s.route("envelope: cloudevents", "to: {table: orders, write: append, columns: {no: value.no, kind: envelope.type, source: envelope.source}}"))
+	s.want("SELECT string_agg(concat_ws('|', no, kind, source), ' ' ORDER BY no) FROM orders", "1|order|a 2|order|b 3|order|a")
+	if got := s.outcomes(); got != "3 applied, 1 duplicate, 2 dead" {
+		t.Error(got)
+	}
+	s.want("SELECT string_agg(class, ' ' ORDER BY \"offset\") FROM semel.dead_letter", "collision decode")
+}

@@ -170,6 +170,9 @@ const (
 const (
 	EnvelopeNone     Envelope = "none"
 	EnvelopeDebezium Envelope = "debezium"
+	// EnvelopeCloudEvents identifies messages by source and id if the file names no
+	// other rule.
+	EnvelopeCloudEvents Envelope = "cloudevents"
 )
 
 const (

@@ -228,7 +228,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		"guarantee":     choice(r, &t.Guarantee, []Guarantee{EffectivelyOnce, AtLeastOnce}, "at-most-once"),
 		"format":        choice(r, &t.Format, []Format{FormatJSON, FormatAvro, FormatProtobuf, FormatJSONSchema, FormatRaw}),
 		"schema":        r.schema(&t.Schema),
-		"envelope":      choice(r, &t.Envelope, []Envelope{EnvelopeNone, EnvelopeDebezium}, "cloudevents"),
+		"envelope":      choice(r, &t.Envelope, []Envelope{EnvelopeNone, EnvelopeDebezium, EnvelopeCloudEvents}),
 		"id":            func(n *yaml.Node, at string) { r.id(n, at, &t.ID) },
 		"on_missing_id": choice(r, &t.OnMissingID, []OnMissingID{MissingIDDeadLetter, MissingIDPosition, MissingIDHalt}),
 		"on_collision":  choice(r, &t.OnCollision, []OnCollision{CollisionDeadLetter, CollisionDuplicate, CollisionHalt}),
@@ -289,6 +289,10 @@ func (r *reader) checkID(n *yaml.Node, at string, t *Route, seen map[string]*yam
 	case t.Guarantee == AtLeastOnce:
 		unused("at-least-once keeps no message IDs", "id", "on_missing_id", "on_collision", "inbox")
 		t.ID, t.Inbox.Window = ID{Position: true}, 0
+	case seen["id"] == nil && t.Envelope == EnvelopeCloudEvents:
+		for _, name := range []string{"source", "id"} {
+			t.ID.Fields = append(t.ID.Fields, sink.Path{Root: sink.RootEnvelope, Names: []string{name}})
+		}
 	case seen["id"] == nil:
 		r.missing(n, join(at, "id"), "id: {header: message-id}; other forms are {fields: [value.a]}, {key: true}, {position: true}")
 	case t.ID.Key && (t.To.Write == Upsert || t.To.Write == Mirror):
@@ -308,7 +312,9 @@ func (r *reader) checkPaths(at string, t *Route) {
 		case p.Root == sink.RootKey && len(p.Names) > 0 && t.From.KeyFormat != sink.KeyJSON:
 			r.failPath(path, p.String()+" is a field of the key", "from.key_format: json reads the key's fields")
 		case p.Uses(sink.RootEnvelope) && t.Envelope == EnvelopeNone:
-			r.failPath(path, p.String()+" is a field of an envelope, and there is none", "envelope: debezium")
+			r.failPath(path, p.String()+" is a field of an envelope, and there is none", "envelope: debezium, or cloudevents")
+		case p.IsPosition() && t.Envelope != EnvelopeDebezium:
+			r.failPath(path, p.String()+" is the place in a source's log, which only envelope: debezium has", "")
 		}
 	}
 	each(at, t, check)

@@ -112,8 +112,11 @@ func (p *parts) openers(r config.Route) (steps []sink.Opener) {
 	if d := p.decoders[r.Name]; d != (decoders{}) {
 		steps = append(steps, sink.Formats(d.value, d.key))
 	}
-	if r.Envelope == config.EnvelopeDebezium {
+	switch r.Envelope {
+	case config.EnvelopeDebezium:
 		steps = append(steps, sink.NewDebezium())
+	case config.EnvelopeCloudEvents:
+		steps = append(steps, sink.NewCloudEvents())
 	}
 	return steps
 }

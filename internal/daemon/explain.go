@@ -157,6 +157,9 @@ func (e *explainer) messages() {
 			e.say("", "A message without a value passes: it deletes, and what isn't there can be deleted.")
 		}
 	}
+	if e.r.Envelope == config.EnvelopeCloudEvents {
+		e.say("messages", "CloudEvents, binary or structured: the data is the value, attributes are the envelope.")
+	}
 	if e.r.Envelope != config.EnvelopeDebezium {
 		return
 	}
