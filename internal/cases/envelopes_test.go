@@ -165,8 +165,11 @@ func TestCloudEventsTakeEffectOnceByTheirSourceAndID(t *testing.T) {
 	s := newScene(t, 1, `CREATE TABLE orders (no bigint, kind text, source text)`)
 	binary := func(id, source, no string) *kgo.Record {
 		return &kgo.Record{Value: []byte(`{"no":` + no + `}`), Key: []byte("text"), Headers: []kgo.RecordHeader{
-			{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte(id)}, {Key: "ce_source", Value: []byte(source)},
-			{Key: "ce_type", Value: []byte("order")}, {Key: "content-type", Value: []byte("application/json")},
+			{Key: "ce_specversion", Value: []byte("1.0")},
+			{Key: "ce_id", Value: []byte(id)},
+			{Key: "ce_source", Value: []byte(source)},
+			{Key: "ce_type", Value: []byte("order")},
+			{Key: "content-type", Value: []byte("application/json")},
 		}}
 	}
 	structured := func(id, source, no string) *kgo.Record {
