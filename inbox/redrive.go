@@ -90,9 +90,8 @@ func (l *lane[T]) again(ctx context.Context, tx Redrive[T], letter Letter, it *I
 		items[0].Err, items[0].Class = err, DeadDecode
 	}
 	*it = items[0]
-	var out *semel.OutageError
-	if errors.As(it.Err, &out) { // it stays marked
-		return &failure{class: ClassOutage, err: &decodeOutage{out}, at: -1, tx: tx, source: "format"}
+	if err := outageOf(it); err != nil { // it stays marked
+		return &failure{class: ClassOutage, err: err, at: -1, tx: tx, source: "format"}
 	}
 	if it.Err != nil {
 		it.Outcome = Dead

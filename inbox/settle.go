@@ -129,12 +129,20 @@ func (e *decodeOutage) Unwrap() error { return e.err }
 // messages that were in flight when it began are buried.)
 func (b batch) outage() (err error) {
 	b.each(func(_ int, it *Item) {
-		var out *semel.OutageError
-		if err == nil && it.Err != nil && errors.As(it.Err, &out) {
-			err = &decodeOutage{out}
+		if err == nil && it.Err != nil {
+			err = outageOf(it)
 		}
 	})
 	return err
+}
+
+// outageOf is apart, for what errors.As looks into is allocated.
+func outageOf(it *Item) error {
+	var out *semel.OutageError
+	if errors.As(it.Err, &out) {
+		return &decodeOutage{out}
+	}
+	return nil
 }
 
 // mark finds the repeats inside a batch that is decoded.

@@ -36,9 +36,17 @@ func (f formats) Open(_ *semel.Message, o *Opened) (err error) {
 
 func decoded(o *Opened, d Decoder, data []byte, field string) ([]byte, error) {
 	out, err := o.Append(func(dst []byte) ([]byte, error) { return d.AppendJSON(dst, data) })
-	var outage *semel.OutageError
-	if err == nil || errors.As(err, &outage) {
-		return out, err
+	if err == nil {
+		return out, nil
 	}
-	return nil, &DecodeError{Class: ClassDecode, Field: field, Why: err.Error(), Err: err}
+	return nil, undecoded(err, field)
+}
+
+// undecoded is apart, for what errors.As looks into is allocated.
+func undecoded(err error, field string) error {
+	var outage *semel.OutageError
+	if errors.As(err, &outage) {
+		return err
+	}
+	return &DecodeError{Class: ClassDecode, Field: field, Why: err.Error(), Err: err}
 }
