@@ -151,7 +151,11 @@ func (l *lane[T]) begin(ctx context.Context, spans []Span) (tx Tx[T], end func()
 	if errors.As(err, &fenced) {
 		return nil, nil, fenced
 	}
-	return nil, nil, &failure{class: l.cfg.Store.Class(err), err: err, at: -1, source: "database"}
+	class := l.cfg.Store.Class(err)
+	if class == ClassSlow { // no message had a part in it
+		class = ClassConflict
+	}
+	return nil, nil, &failure{class: class, err: err, at: -1, source: "database"}
 }
 
 // todo are the items that may have an effect, or an ID to remember.

@@ -19,11 +19,12 @@ const (
 	ClassRoute                  // nothing to do with the data: halt the route
 	ClassFenced                 // the claim isn't ours or the place isn't: prove it again
 	ClassAmbiguous              // COMMIT was sent and not answered
+	ClassSlow                   // the database's patience was over: smaller batches, and attempts for one alone
 )
 
 // String is the class's name in metrics and logs.
 func (c Class) String() string {
-	return [...]string{"handler", "poison", "conflict", "outage", "route", "fenced", "ambiguous"}[c]
+	return [...]string{"handler", "poison", "conflict", "outage", "route", "fenced", "ambiguous", "slow"}[c]
 }
 
 // FencedError names the partitions whose row didn't match the span: another

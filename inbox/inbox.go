@@ -96,7 +96,8 @@ type ErrorPolicy struct {
 	// Halt stops instead of burying.
 	Halt bool
 	// Attempts per message, the first included. Default: 10 for errors of a
-	// handler, 1 for data that the database refuses and for effects.
+	// handler, 1 for data that the database refuses and for effects. Where the
+	// database's time-outs end a message alone there are at least 10.
 	Attempts int
 	// Backoff between attempts: doubled each time. Defaults 1 s and 5 min.
 	Backoff, MaxBackoff time.Duration
@@ -237,6 +238,8 @@ func or[V comparable](v *V, otherwise V) {
 // attempts is how many tries an error of that class is given.
 func (c *Config[T]) attempts(class Class) int {
 	switch {
+	case class == ClassSlow: // that is the server's load as often as the message
+		return max(10, c.OnError.Attempts)
 	case c.OnError.Attempts > 0:
 		return c.OnError.Attempts
 	case class == ClassHandler && c.Effect == nil:

@@ -53,6 +53,11 @@ func (l *lane[T]) commit(ctx context.Context, b batch) error {
 			}
 		case ClassPoison, ClassHandler:
 			return l.isolate(ctx, b, f)
+		case ClassSlow:
+			if b.n > 1 {
+				return l.inPieces(ctx, b, (b.n+1)/2)
+			}
+			return l.alone(ctx, b, f)
 		case ClassRoute:
 			if halted(f.err) {
 				l.drop(b)
@@ -74,10 +79,10 @@ func (l *lane[T]) commit(ctx context.Context, b batch) error {
 	}
 }
 
-// inPieces settles a batch whose handlers are slower than the batch's time.
+// inPieces settles a batch that is slower than its time, or than the database allows.
 func (l *lane[T]) inPieces(ctx context.Context, b batch, size int) error {
 	l.pace = max(1, size)
-	l.log.Info("handlers are slow: smaller batches", "messages", l.pace)
+	l.log.Info("batches are slow: smaller ones", "messages", l.pace)
 	for lo := 0; lo < b.n; lo += size {
 		if err := l.commit(ctx, b.slice(lo, min(lo+size, b.n))); err != nil || l.drained() {
 			return err
@@ -156,7 +161,7 @@ func (l *lane[T]) alone(ctx context.Context, b batch, met *failure) error {
 		switch {
 		case err == nil:
 			return nil
-		case f == nil || f.class != ClassPoison && f.class != ClassHandler:
+		case f == nil || f.class != ClassPoison && f.class != ClassHandler && f.class != ClassSlow:
 			return l.commit(ctx, b) // not about the message: as for any batch
 		}
 		tell2(l.cfg.Observe.Error, f.class, f.err)

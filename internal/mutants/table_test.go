@@ -84,6 +84,13 @@ var crashes = []mutant{
 		pkg:   labs, tests: []string{"TestAMessageThatKillsTheProcessIsFoundAndBuried/1_lanes"},
 	},
 	{
+		guard: "a batch that is too slow is no message that is",
+		edits: []edit{{"inbox/isolate.go", `			if b.n > 1 {
+				return l.inPieces(ctx, b, (b.n+1)/2)`, `			if false {
+				return l.inPieces(ctx, b, (b.n+1)/2)`}},
+		pkg: pg, tests: []string{"TestBatchThatIsTooSlowIsTakenInPieces"},
+	},
+	{
 		guard: "redrive: a letter that kills does so once",
 		edits: []edit{{memory, `func(k *kept) { k.state = "buried"; k.Attempts++ }`, `func(k *kept) { k.Attempts++ }`}},
 		pkg:   suite, tests: []string{"TestMemoryStore/MarkedLetterThatKillsLosesItsMark"},
