@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -39,6 +40,7 @@ func Check(ctx context.Context, f *config.File, log *slog.Logger) ([]Finding, er
 	}
 	defer p.close()
 	c := &check{parts: p, ctx: ctx}
+	c.listener()
 	if err := c.server(); err != nil {
 		return nil, err
 	}
@@ -73,6 +75,18 @@ func (c *check) add(wrong bool, path, what, hint string) {
 // skewMost is how far two clocks may be apart before it is worth a word: the
 // window and the ages in status are counted by the database's.
 const skewMost = 5 * time.Second
+
+// listener looks who may ask for health and metrics.
+func (c *check) listener() {
+	s := c.file.Server
+	if s.Listen == "" || s.Token.IsSet() {
+		return
+	}
+	host, _, err := net.SplitHostPort(s.Listen)
+	if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		c.weak("server.listen", "whoever reaches "+s.Listen+" sees names of routes and topics, and errors", "server.token, or 127.0.0.1")
+	}
+}
 
 // skewOf is how far the clock that was asked at before, and answered after took, is
 // from ours; 0: not worth a word.
