@@ -15,8 +15,12 @@ import (
 )
 
 // settleAll runs a consumer over n messages of one partition until all are settled.
-func settleAll(t *testing.T, url string, n int, cfg postgres.InboxConfig, h func(context.Context, pgx.Tx, []semel.Message) error) {
+func settleAll(t *testing.T, url string, n int, cfg postgres.InboxConfig, h func(context.Context, pgx.Tx, []semel.Message) error, attempts ...int) {
 	t.Helper()
+	policy := inbox.ErrorPolicy{Backoff: time.Millisecond, MaxBackoff: time.Millisecond}
+	for _, n := range attempts {
+		policy.Attempts = n
+	}
 	b := inboxtest.NewBroker()
 	b.CreateTopic("t", 1)
 	for i := range n {
@@ -24,7 +28,7 @@ func settleAll(t *testing.T, url string, n int, cfg postgres.InboxConfig, h func
 	}
 	in, err := inbox.New(inbox.Config[pgx.Tx]{
 		Consumer: "billing", Source: b.NewSource("billing", inboxtest.StartGroup, "t"), Store: postgres.NewInboxStore(newPool(t, url), cfg),
-		ID: semel.HeaderID("message-id"), BatchHandler: h, OnError: inbox.ErrorPolicy{Backoff: time.Millisecond, MaxBackoff: time.Millisecond},
+		ID: semel.HeaderID("message-id"), BatchHandler: h, OnError: policy,
 	})
 	must(t, err)
 	done := make(chan error, 1)
