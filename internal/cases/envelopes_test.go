@@ -186,3 +186,21 @@ func TestCloudEventsTakeEffectOnceByTheirSourceAndID(t *testing.T) {
 	}
 	s.want("SELECT string_agg(class, ' ' ORDER BY \"offset\") FROM semel.dead_letter", "collision decode")
 }
+
+func TestARelationTakesWhatIsComputed(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, `CREATE TABLE total (account text PRIMARY KEY, n bigint); INSERT INTO total VALUES ('a:1', 0)`)
+	s.send(`{"id":1,"account":1,"group":"a","n":2}`, `{"id":2,"account":1,"group":"a","n":3}`, `{"id":3,"account":1,"group":"b","n":9}`)
+	route := func(n string) string {
+		return s.route("id: {fields: [value.id]}", `filter: value.group == "a"`, `to: {relation: {account: {type: text, from: 'value.group + ":" + string(value.account)'}, amount: {type: bigint, from: `+n+
+			`}}, sql: "UPDATE total SET n = total.n + b.n FROM (SELECT account, sum(amount)::bigint AS n FROM batch GROUP BY account) b WHERE total.account = b.account"}`)
+	}
+	s.run(route("value.n"))
+	s.want("SELECT n FROM total", "5")
+	if got := s.outcomes(); got != "2 applied, 1 skipped" {
+		t.Error(got)
+	}
+	if r, err := s.try(route("value.n * 2.0")); err == nil && len(r.Halted) == 0 {
+		t.Error("a computed number went into an exact column")
+	}
+}

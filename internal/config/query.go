@@ -75,7 +75,7 @@ func (r *reader) relation(n *yaml.Node, at string, t *To) {
 		c, from := QueryColumn{Name: name}, sink.Path{}
 		seen := r.object(value, join(at, name), fields{
 			"type": r.name(&c.Type),
-			"from": func(n *yaml.Node, at string) { from = r.path(n, at) },
+			"from": func(n *yaml.Node, at string) { from = r.expr(n, at, sink.ParseExpr) },
 		})
 		for _, f := range []string{"type", "from"} {
 			if seen[f] == nil && target(value).Kind == yaml.MappingNode {
