@@ -66,6 +66,7 @@ type introspectTable struct {
 	kind        string    // pg_class.relkind
 	selects     bool      // we may read it, and that asks nobody else
 	rls         bool      // row security applies to us: COPY is refused
+	hides       bool      // and it may hide rows from us
 	swallows    bool      // a BEFORE INSERT trigger for each row could drop or fill rows
 	triggers    int
 	foreignKeys int
@@ -196,6 +197,10 @@ func introspectRelation(ctx context.Context, db Querier, name TableName) (*intro
 		       (SELECT count(*) FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'),
 		       EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND (g.tgtype & 7) = 7),
 		       (SELECT count(*) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f'),
+		       row_security_active(c.oid) AND (
+		           NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd IN ('*', 'r') AND pg_get_expr(p.polqual, p.polrelid) = 'true'
+		               AND EXISTS (SELECT FROM unnest(p.polroles) r WHERE r = 0 OR pg_has_role(r, 'USAGE')))
+		           OR EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND NOT p.polpermissive AND p.polcmd IN ('*', 'r') AND pg_get_expr(p.polqual, p.polrelid) <> 'true')),
 		       c.relkind <> 'r' OR c.relhasrules
 		       OR EXISTS (SELECT FROM pg_constraint k WHERE (k.conrelid = c.oid AND k.contype IN ('c', 'f')) OR (k.confrelid = c.oid AND k.contype = 'f'))
 		       OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND (i.indpred IS NOT NULL OR i.indexprs IS NOT NULL)),
@@ -208,7 +213,7 @@ func introspectRelation(ctx context.Context, db Querier, name TableName) (*intro
 		WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 		  AND CASE WHEN $2 = '' THEN pg_table_is_visible(c.oid) ELSE n.nspname = $2 END`,
 		[]any{name.Name, name.Schema},
-		&oid, &t.name.Schema, &t.name.Name, &t.kind, &t.rls, &t.selects, &t.triggers, &t.swallows, &t.foreignKeys, &t.judges, &t.others, &t.deferrable, &t.itself, &t.jumps)
+		&oid, &t.name.Schema, &t.name.Name, &t.kind, &t.rls, &t.selects, &t.triggers, &t.swallows, &t.foreignKeys, &t.hides, &t.judges, &t.others, &t.deferrable, &t.itself, &t.jumps)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, 0, introspectMissing(ctx, db, name)
 	}

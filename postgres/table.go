@@ -427,9 +427,12 @@ func (p *tablePlan) encodeKey(r *tableRow, s *tableScratch) error {
 			break
 		}
 		at := len(r.key)
-		if p.text || r.kind == rowDelete {
-			var err error
-			if r.key, err = p.columns[k.column].enc.binary(append(r.key, 0, 0, 0, 0), v); err != nil {
+		if p.text || k.fold != "" || r.kind == rowDelete {
+			write, err := p.columns[k.column].enc.binary, error(nil)
+			if k.fold != "" {
+				write = p.columns[k.column].enc.text
+			}
+			if r.key, err = write(append(r.key, 0, 0, 0, 0), v); err != nil {
 				return p.columns[k.column].refused(err)
 			}
 			binary.BigEndian.PutUint32(r.key[at:], uint32(len(r.key)-at-4))
@@ -545,6 +548,9 @@ func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 
 func (w *tableWriter) write(ctx context.Context, rows []*tableRow) error {
 	if err := w.begin(ctx); err != nil {
+		return err
+	}
+	if err := w.fold(ctx, rows); err != nil {
 		return err
 	}
 	switch {

@@ -201,7 +201,7 @@ func TestAnyBatchBorderLeavesTheSameRows(t *testing.T) {
 				}
 				for seed := first; seed < first+seeds; seed++ {
 					rng := rand.New(rand.NewPCG(seed, 7))
-					ms := borderHistory(rng, 5+rng.IntN(40))
+					ms := borderHistory(rng, 5+rng.IntN(25))
 					b.table = tables[0]
 					b.exec("TRUNCATE " + one + ", " + many + " CASCADE")
 					want := b.settleMessages(ms, func(int) int { return 1 })

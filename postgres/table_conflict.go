@@ -247,14 +247,14 @@ func (p *tablePlan) keyArrays(rows []*tableRow) [][]byte {
 // rows, for 5,000 keys: 27 ms instead of 5.
 // locked is "" or what locks the rows that are found.
 func (p *tablePlan) probe(locked string, more ...string) string {
-	var casts, names, same, out []string
+	var casts, names, same []string
 	for i, k := range p.key {
 		name := pgx.Identifier{p.columns[k.column].name}.Sanitize()
 		casts = append(casts, fmt.Sprintf("$%d::%s", i+1, k.array))
 		names = append(names, fmt.Sprintf("k%d", i))
 		same = append(same, fmt.Sprintf("t.%s = u.k%d", name, i))
-		out = append(out, "t."+name)
 	}
+	out := []string{p.keyOut()}
 	return fmt.Sprintf("SELECT %s FROM unnest(%s) AS u(%s) CROSS JOIN LATERAL (SELECT t.* FROM %s AS t WHERE %s LIMIT 1%s) AS t",
 		strings.Join(append(out, more...), ", "), strings.Join(casts, ", "), strings.Join(names, ", "), p.info.name.sql(), strings.Join(same, " AND "), locked)
 }

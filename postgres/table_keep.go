@@ -510,7 +510,7 @@ func (c *tableColumn) total(i int, base string, merged bool) string {
 }
 
 func (p *tablePlan) updateFrom(omit uint64, from string, merged bool) string {
-	var set, same, out []string
+	var set, same []string
 	for i, c := range p.columns {
 		name := pgx.Identifier{c.name}.Sanitize()
 		switch {
@@ -524,7 +524,7 @@ func (p *tablePlan) updateFrom(omit uint64, from string, merged bool) string {
 	}
 	for _, k := range p.key {
 		name := pgx.Identifier{p.columns[k.column].name}.Sanitize()
-		same, out = append(same, "t."+name+" = u."+name), append(out, "t."+name)
+		same = append(same, "t."+name+" = u."+name)
 	}
 	if set == nil { // nothing but its key
 		name := pgx.Identifier{p.columns[p.key[0].column].name}.Sanitize()
@@ -538,7 +538,7 @@ func (p *tablePlan) updateFrom(omit uint64, from string, merged bool) string {
 		from = p.added(omit, from)
 	}
 	return fmt.Sprintf("UPDATE %s AS t SET %s FROM %s AS u WHERE %s RETURNING %s",
-		p.info.name.sql(), strings.Join(set, ", "), from, strings.Join(same, " AND "), strings.Join(out, ", "))
+		p.info.name.sql(), strings.Join(set, ", "), from, strings.Join(same, " AND "), p.keyOut())
 }
 
 func (p *tablePlan) insertFrom(omit uint64, from string, merged bool) string {
@@ -560,7 +560,7 @@ func (p *tablePlan) insertFrom(omit uint64, from string, merged bool) string {
 		from = p.added(omit, from)
 	}
 	return p.insertInto(omit) + " SELECT " + strings.Join(values, ", ") + " FROM " + from + " AS u ORDER BY u.semel_n ON CONFLICT (" +
-		strings.Join(keys, ", ") + ") DO NOTHING RETURNING t." + strings.Join(keys, ", t.")
+		strings.Join(keys, ", ") + ") DO NOTHING RETURNING " + p.keyOut()
 }
 
 // tableRounds parts rows so that in each round none leaves out what an earlier one

@@ -129,6 +129,9 @@ func TestAMessageAddsToWhatIsStored(t *testing.T) {
 	b.want(b.send(`={"id":"b","amount":0.01,"n":0}`, `={"id":"b","amount":0.01,"n":0}`, `={"id":"b","amount":-1,"n":-1}`, `={"id":"b","amount":0,"n":2}`,
 		`={"id":"b","amount":0,"n":1}`, `={"id":"a","n":1}`, `={"id":"a","amount":null,"n":1}`, `={"id":"a","amount":0.001,"n":1}`), "axaxaxxx")
 	b.wantRows("id || balance || '/' || n", "a0.30/2 b9999999998.99/2147483647")
+	b.want(b.send(`={"id":"b","amount":5,"n":0}`, `={"id":"b","amount":-5,"n":0}`), "xa")
+	b.want(b.send(`={"id":"c","amount":"9999999999","n":0}`, `={"id":"c","amount":5,"n":0}`, `={"id":"c","amount":-5,"n":0}`), "axa")
+	b.wantRows("id || balance || '/' || n", "a0.30/2 b9999999993.99/2147483647 c9999999994.00/0")
 	many := make([]string, 3000)
 	for i := range many {
 		many[i] = fmt.Sprintf(`={"id":"k%d","amount":0.01,"n":%d}`, i%700, i%3)

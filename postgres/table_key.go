@@ -3,19 +3,71 @@ package postgres
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
 func tableSame([]byte) {}
 
+// tableFolded are types of which only the server knows what is equal, and how
+// equal values come to be equal texts.
+var tableFolded = map[string]string{
+	"citext": `lower(%s::text COLLATE "default")`, // as its equality does it
+	"bpchar": "%s::text",                          // without the spaces at the end
+	"inet":   "%s::text", "cidr": "%s::text", "macaddr": "%s::text", "macaddr8": "%s::text", "bit": "%s::text", "varbit": "%s::text", "name": "%s::text",
+}
+
+// out is a key column as it is returned.
+func (k *tableKeyType) out(name string) string {
+	if k.fold == "" {
+		return name
+	}
+	return fmt.Sprintf(k.fold, name)
+}
+
+// fold makes equal keys equal bytes where only the server knows which are.
+func (w *tableWriter) fold(ctx context.Context, rows []*tableRow) error {
+	if !slices.ContainsFunc(w.p.key, func(k tableKey) bool { return k.fold != "" }) {
+		return nil
+	}
+	rows = slices.DeleteFunc(slices.Clone(rows), func(r *tableRow) bool { return r.key == nil })
+	if len(rows) == 0 {
+		return nil
+	}
+	var casts, names, out []string
+	for i, k := range w.p.key {
+		casts = append(casts, fmt.Sprintf("$%d::%s", i+1, k.array))
+		names = append(names, fmt.Sprintf("k%d", i))
+		out = append(out, k.out(fmt.Sprintf("u.k%d", i)))
+	}
+	sql := fmt.Sprintf("SELECT %s FROM unnest(%s) WITH ORDINALITY AS u(%s, o) ORDER BY u.o", strings.Join(out, ", "), strings.Join(casts, ", "), strings.Join(names, ", "))
+	n := 0
+	err := w.query(ctx, sql, w.p.keyArrays(rows), func(fields [][]byte) {
+		r := rows[n]
+		r.key = w.p.appendKey(r.key[:0], fields)
+		r.mark()
+		n++
+	})
+	if err == nil && n != len(rows) {
+		return fmt.Errorf("%d of %d keys came back", n, len(rows))
+	}
+	return err
+}
+
 // tableKeyTypeOf says how values of a key column are compared by their binary
 // form; not ok for types with values that are equal in other bytes.
 func tableKeyTypeOf(c *introspectColumn) (k tableKeyType, ok bool) {
 	if c.typtype == "e" {
 		return tableKeyType{elem: pgtype.TextOID, array: "text[]::" + c.cast + "[]", canon: tableSame, one: true}, true
+	}
+	if form, is := tableFolded[c.typname]; is && c.typtype == "b" && c.elem == 0 {
+		return tableKeyType{elem: pgtype.TextOID, array: "text[]::" + c.cast + "[]", canon: tableSame, fold: form}, c.deterministic
 	}
 	k = tableKeyType{elem: c.oid, canon: tableSame, one: true}
 	switch c.oid {

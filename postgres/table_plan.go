@@ -72,6 +72,7 @@ type tableKeyType struct {
 	array string       // the cast of such an array
 	canon func([]byte) // makes equal values equal bytes
 	one   bool         // each value has one spelling, but for zones and the like
+	fold  string       // the expression of it that has; "": the bytes tell
 	uuid  bool
 }
 
@@ -268,6 +269,10 @@ func (b *tablePlanner) pickKey() {
 	if b.write == WriteAppend {
 		return
 	}
+	if b.info.hides {
+		b.wrong("", "a role with BYPASSRLS, or a policy FOR SELECT USING (true) for this one", "row security may hide rows from this role: a key that is there would not be found")
+		return
+	}
 	names := b.cfg.PrimaryKey
 	for _, n := range names {
 		if b.info.column(n) == nil {
@@ -304,7 +309,7 @@ func (b *tablePlanner) pickKey() {
 		c := &b.columns[i]
 		kt, ok := tableKeyTypeOf(c.introspectColumn)
 		if !ok {
-			b.wrong(n, "a key can be of integers, numeric, uuid, text, times, boolean, bytea or an enum", "%s in a key: values can't be told apart by their bytes", c.typ)
+			b.wrong(n, "a key can be of integers, numeric, uuid, text, times, boolean, bytea, network addresses, bits or an enum", "%s in a key: values can't be told apart exactly", c.typ)
 			continue
 		}
 		c.optional, c.lenient = 0, false
@@ -573,8 +578,7 @@ func (p *tablePlan) onConflict(omit uint64) string {
 		return sql
 	}
 	v := pgx.Identifier{p.columns[p.version].name}.Sanitize()
-	sql += " WHERE t." + v + " IS NULL OR t." + v + " < excluded." + v + " RETURNING t." + strings.Join(keys, ", t.")
-	return sql
+	return sql + " WHERE t." + v + " IS NULL OR t." + v + " < excluded." + v + " RETURNING " + p.keyOut()
 }
 
 // Path says how rows get into the table, for explain.
@@ -601,6 +605,15 @@ func (t *Table) Path() string {
 		return straight + fmt.Sprintf(", sorted by (%s); while keys are met that exist, they are asked for first", p.keyNames())
 	}
 	return straight
+}
+
+// keyOut are the key columns of the table t, as [tablePlan.appendKey] reads them.
+func (p *tablePlan) keyOut() string {
+	var out []string
+	for _, k := range p.key {
+		out = append(out, k.out("t."+pgx.Identifier{p.columns[k.column].name}.Sanitize()))
+	}
+	return strings.Join(out, ", ")
 }
 
 func (p *tablePlan) keyNames() string {

@@ -451,6 +451,40 @@ func TestRowLevelSecurityIsGoneAround(t *testing.T) {
 	}
 }
 
+func TestRowSecurityThatMayHideRowsIsRefused(t *testing.T) {
+	t.Parallel()
+	conn := tableConnect(t, testenv.Postgres(t))
+	role := "hides_" + conn.Config().Database
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := conn.PgConn().Exec(context.Background(), sql).ReadAll(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`CREATE TABLE s (id int PRIMARY KEY); CREATE ROLE ` + role + `; GRANT ALL ON s TO ` + role + `; ALTER TABLE s ENABLE ROW LEVEL SECURITY`)
+	t.Cleanup(func() { exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role) })
+	for _, c := range []struct {
+		policies string
+		hides    bool
+	}{
+		{"", true},
+		{"CREATE POLICY p ON s USING (id > 0)", true},
+		{"CREATE POLICY p ON s FOR INSERT WITH CHECK (true)", true},
+		{"CREATE POLICY p ON s TO pg_monitor USING (true)", true},
+		{"CREATE POLICY p ON s USING (true); CREATE POLICY q ON s AS RESTRICTIVE USING (id > 0)", true},
+		{"CREATE POLICY p ON s USING (true) WITH CHECK (id > 0)", false},
+		{"CREATE POLICY p ON s FOR SELECT USING (true); CREATE POLICY q ON s USING (id > 0)", false},
+	} {
+		exec("RESET ROLE; DROP POLICY IF EXISTS p ON s; DROP POLICY IF EXISTS q ON s; " + c.policies + "; SET ROLE " + role)
+		for _, mode := range []postgres.WriteMode{postgres.WriteAppend, postgres.WriteInsert, postgres.WriteUpsert, postgres.WriteMirror} {
+			_, err := postgres.NewTable(context.Background(), conn, postgres.TableConfig{Table: "s", Write: mode})
+			if want := c.hides && mode != postgres.WriteAppend; want != (err != nil && strings.Contains(err.Error(), "row security may hide rows")) {
+				t.Errorf("%s, %s: %v", c.policies, mode, err)
+			}
+		}
+	}
+}
+
 func TestUnknownFieldsHaltWhereToldTo(t *testing.T) {
 	t.Parallel()
 	b := newTableBench(t, `CREATE TABLE c (a int)`, postgres.TableConfig{Table: "c", Write: postgres.WriteAppend, HaltUnknown: true})
@@ -468,7 +502,7 @@ func TestRoutesThatDontFitAreRefusedWithAHint(t *testing.T) {
 	ctx := context.Background()
 	if _, err := conn.Exec(ctx, `CREATE TABLE orders (id int PRIMARY KEY, "Amount" numeric, ver int, made int GENERATED ALWAYS AS (id) STORED, at timestamptz, part int, c char(3));
 		CREATE UNIQUE INDEX ON orders (part) WHERE part > 0; CREATE TABLE nokey (a int); CREATE TABLE "Mixed" (a int); CREATE VIEW vw AS SELECT 1 AS a;
-		CREATE TABLE must (a int, b int NOT NULL); CREATE TABLE chars (c char(3) PRIMARY KEY);
+		CREATE TABLE must (a int, b int NOT NULL); CREATE TABLE spans (c interval PRIMARY KEY);
 		CREATE TABLE two (a int, b int, must int NOT NULL, ver int, c text, at timestamptz, PRIMARY KEY (a, b))`); err != nil {
 		t.Fatal(err)
 	}
@@ -507,7 +541,7 @@ func TestRoutesThatDontFitAreRefusedWithAHint(t *testing.T) {
 		{cfg{Table: "orders", Write: "append", Epoch: map[string]postgres.EpochUnit{"at": "m"}}, `no such epoch unit: "m"`, "s, ms, us or ns"},
 		{cfg{Table: "nokey", Write: "upsert"}, "it has no primary key", ""},
 		{cfg{Table: "must", Write: "append", Columns: map[string]string{"a": "value.a"}}, `column "b": it is NOT NULL without a default`, ""},
-		{cfg{Table: "chars", Write: "upsert"}, "character(3) in a key", ""},
+		{cfg{Table: "spans", Write: "upsert"}, "interval in a key: values can't be told apart exactly", ""},
 	} {
 		_, err := postgres.NewTable(ctx, conn, c.cfg)
 		var bad *postgres.TableError

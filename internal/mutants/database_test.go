@@ -179,12 +179,22 @@ var database = []mutant{
 	},
 	{
 		guard: "postgres: a message that the SQL doesn't name is dead",
-		edits: []edit{{pgQuery, `if !named[i] {`, `if false {`}},
+		edits: []edit{{pgQuery, `if !named[i] {`, `if !named[i] && len(rows) == 0 {`}},
 		pkg:   pg, tests: []string{"TestAMessageThatTheSQLDoesNotNameIsDead"},
 	},
 	{
 		guard: "postgres: SQL that the server refuses is found before it runs",
 		edits: []edit{{pgQuery, `	return q, q.check(ctx, tx)`, `	return q, nil`}},
 		pkg:   pg, tests: []string{"TestSQLThatDoesNotFitIsRefused"},
+	},
+	{
+		guard: "postgres: keys are equal as the server says",
+		edits: []edit{{pgTable, `if err := w.fold(ctx, rows); err != nil {`, `if err := error(nil); err != nil {`}},
+		pkg:   pg, tests: []string{"TestKeysAreEqualAsTheServerSays"},
+	},
+	{
+		guard: "postgres: row security that may hide rows is refused",
+		edits: []edit{{pgPlan, `if b.info.hides {`, `if false {`}},
+		pkg:   pg, tests: []string{"TestRowSecurityThatMayHideRowsIsRefused"},
 	},
 }

@@ -1,0 +1,133 @@
+package postgres_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/postgres"
+)
+
+// Keys of which the server alone knows what is equal: two spellings are one row.
+func TestKeysAreEqualAsTheServerSays(t *testing.T) {
+	t.Parallel()
+	for typ, spellings := range map[string][3]string{ // two of one key, and another
+		"citext":         {"Straße", "STRAße", "strasse"},
+		"char(4)":        {"ab", "ab  ", "b"},
+		"inet":           {"10.0.0.1", "10.0.0.1/32", "10.0.0.1/8"},
+		"cidr":           {"10.0.0.0/8", "10/8", "10.0.0.0/9"},
+		"macaddr":        {"08:00:2b:01:02:03", "0800.2b01.0203", "08:00:2b:01:02:04"},
+		"bit varying(8)": {"101", "101", "1010"},
+		"name":           {"a", "a", "A"},
+	} {
+		for _, n := range []int{1, 400} { // few rows go another way than many
+			if n > 1 && typ != "citext" {
+				continue
+			}
+			for name, cfg := range map[string]postgres.TableConfig{
+				"insert": {Write: postgres.WriteInsert},
+				"upsert": {Write: postgres.WriteUpsert},
+				"patch":  {Write: postgres.WriteUpsert, Absent: postgres.AbsentKeep},
+				"sum":    {Write: postgres.WriteUpsert, Combine: []string{"v"}},
+				"mirror": {Write: postgres.WriteMirror, Tombstone: postgres.TombstoneDelete, Version: "value.v", Deleted: "gone"},
+			} {
+				t.Run(fmt.Sprint(typ, " ", name, " ", n), func(t *testing.T) {
+					cfg.Table, cfg.Columns = "s", map[string]string{"id": "value.id", "part": "value.part", "v": "value.v"}
+					b := newTableBench(t, `CREATE EXTENSION citext; CREATE TABLE s (id `+typ+`, part int, v int, gone timestamptz, pad int, PRIMARY KEY (id, part))`, cfg)
+					row := func(spelling, part, v int) string {
+						return fmt.Sprintf(`={"id":%q,"part":%d,"v":%d}`, spellings[spelling], part, v)
+					}
+					var first, second []string
+					for i := range n {
+						first = append(first, row(0, i, 1), row(2, i, 1))
+						second = append(second, row(1, i, 2), row(1, i, 3))
+					}
+					b.want(b.send(first...), strings.Repeat("aa", n))
+					got := tableOutcomes(b.send(second...))
+					want := map[string]string{"insert": "dd"}[name]
+					if want != "" && got != strings.Repeat(want, n) || want == "" && strings.Trim(got, "ao") != "" {
+						t.Errorf("outcomes %.20s", got)
+					}
+					v := map[string]int{"insert": 1, "sum": 6}[name]
+					if v == 0 {
+						v = 3
+					}
+					if got, want := b.ask("SELECT count(*) || ' ' || sum(v) FROM s"), fmt.Sprintf("%d %d", 2*n, n*(v+1)); got != want {
+						t.Errorf("rows %s, want %s", got, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// zooDDL has what tables of PostgreSQL can have, all in one.
+const zooDDL = `CREATE EXTENSION citext; CREATE EXTENSION hstore;
+	CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE pair AS (x int, y text); CREATE DOMAIN pos AS int CHECK (VALUE > 0);
+	CREATE SCHEMA "Sch ema"; CREATE TABLE "Sch ema"."select" (
+		id bigint PRIMARY KEY, serial int GENERATED ALWAYS AS IDENTITY, twice bigint GENERATED ALWAYS AS (id * 2) STORED,
+		m mood, ms mood[], p pair, ps pair[], d pos, ds pos[], r int4range, nr numrange, c citext, h hstore, b bytea, bs bytea[], f float8, n numeric, ns numeric[],
+		u uuid, ip inet, j json, jb jsonb, t time, tz timetz, iv interval, ts timestamp, tstz timestamptz, da date, x xml, bi bit(3), deep int[][], mo money,
+		pt point, tv tsvector, "CamelCase" text, "sixty_three_bytes_long_column_name_that_is_as_long_as_it_can_be" int DEFAULT 63)`
+
+func TestAllKindsOfColumnsAreWrittenInEveryMode(t *testing.T) {
+	t.Parallel()
+	const value = `"id":%d,"m":"ok","ms":["sad",null],"p":"(1,\"a b\")","ps":["(1,a)"],"d":5,"ds":[1,2],"r":"[1,3)","nr":"(0.5,1]","c":"CaSe","h":"a=>1, b=>NULL","b":"AAEC","bs":["AA==",null],
+		"f":"Infinity","n":"NaN","ns":[1.50,null],"u":"A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11","ip":"::1","j":{"a": 1},"jb":{"b":[1,2]},"t":"10:00:00.000001","tz":"10:00+02","iv":"1 mon 2 days","ts":"2026-01-02T03:04:05",
+		"tstz":"2026-01-02T03:04:05+02:00","da":"2026-02-28","x":"<a/>","bi":"101","deep":[[1,2],[3,4]],"mo":"12.34","pt":"(1,2)","tv":"'a' 'b'","CamelCase":"y"`
+	const want = `{"b": "\\x000102", "c": "CaSe", "d": 5, "f": "Infinity", "h": {"a": "1", "b": null}, "j": {"a": 1}, "m": "ok", "n": "NaN", "p": {"x": 1, "y": "a b"}, "r": "[1,3)", "t": "10:00:00.000001", "u": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "x": "<a/>", "bi": "101", "bs": ["\\x00", null], "da": "2026-02-28", "ds": [1, 2], "id": 1, "ip": "::1", "iv": "1 mon 2 days", "jb": {"b": [1, 2]}, "mo": "$12.34", "ms": ["sad", null], "nr": "(0.5,1]", "ns": [1.50, null], "ps": [{"x": 1, "y": "a"}], "pt": "(1,2)", "ts": "2026-01-02T03:04:05", "tv": "'a' 'b'", "tz": "10:00:00+02", "deep": [[1, 2], [3, 4]], "tstz": "2026-01-02T01:04:05+00:00", "twice": 2, "serial": 1, "CamelCase": "y", "sixty_three_bytes_long_column_name_that_is_as_long_as_it_can_be": 63}`
+	for name, cfg := range map[string]postgres.TableConfig{
+		"append": {Write: postgres.WriteAppend},
+		"insert": {Write: postgres.WriteInsert},
+		"upsert": {Write: postgres.WriteUpsert},
+		"patch":  {Write: postgres.WriteUpsert, Absent: postgres.AbsentKeep},
+		"mirror": {Write: postgres.WriteMirror, Tombstone: postgres.TombstoneDelete},
+	} {
+		for _, n := range []int{1, 150} {
+			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
+				t.Parallel()
+				cfg := cfg
+				cfg.Table = `"Sch ema"."select"`
+				cfg.Columns = map[string]string{}
+				for c := range strings.FieldsSeq(`id m ms p ps d ds r nr c h b bs f n ns u ip j jb t tz iv ts tstz da x bi deep mo pt tv CamelCase`) {
+					cfg.Columns[c] = "value." + c
+				}
+				b := newTableBench(t, zooDDL, cfg)
+				b.exec("SET timezone = 'UTC'; SET lc_monetary = 'C'")
+				var ms []string
+				for i := range n {
+					ms = append(ms, fmt.Sprintf("k={"+value+"}", i+1))
+				}
+				b.want(b.send(ms...), strings.Repeat("a", n))
+				got := b.ask(`SELECT to_jsonb(all_of)::text FROM "Sch ema"."select" all_of WHERE id = 1`)
+				if got = strings.Replace(got, `"mo": "12.34"`, `"mo": "$12.34"`, 1); got != want {
+					t.Errorf("%s", got)
+				}
+			})
+		}
+	}
+}
+
+func TestAMissingPartitionHaltsTheRoute(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []postgres.TableConfig{
+		{Write: postgres.WriteAppend},
+		{Write: postgres.WriteInsert},
+		{Write: postgres.WriteUpsert},
+		{Write: postgres.WriteUpsert, Absent: postgres.AbsentKeep},
+		{Write: postgres.WriteUpsert, Combine: []string{"v"}},
+	} {
+		cfg.Table = "s"
+		b := newTableBench(t, `CREATE TABLE s (id int PRIMARY KEY, v int) PARTITION BY RANGE (id); CREATE TABLE s1 PARTITION OF s FOR VALUES FROM (0) TO (10)`, cfg)
+		b.want(b.send(`={"id":1,"v":1}`), "a")
+		err := b.once(b.items(`{"id":2,"v":1}`, `{"id":11,"v":1}`))
+		store := postgres.NewInboxStore(newPool(t, b.conn.Config().ConnString()), postgres.InboxConfig{})
+		t.Cleanup(store.Close)
+		if err == nil || store.Class(err) != inbox.ClassRoute {
+			t.Errorf("%s: %v", cfg.Write, err)
+		}
+		b.exec("CREATE TABLE s2 PARTITION OF s FOR VALUES FROM (10) TO (20)")
+		b.want(b.send(`={"id":2,"v":1}`, `={"id":11,"v":1}`), "aa")
+	}
+}
