@@ -32,7 +32,7 @@ func (l *lane[T]) settle(ctx context.Context, runs []Run) error {
 		next := &upcoming{after: b.n, batches: queue[1:], ready: make(chan struct{})}
 		l.next = next
 		l.beside = sync.OnceFunc(func() {
-			cut, read := l.cutter(), len(next.batches) == 0 && l.reads()
+			cut, read := l.cutter(), len(next.batches) == 0 && l.reads(b)
 			go func() { l.prepare(next, cut, read); close(next.ready) }()
 		})
 		err := l.commit(ctx, b)
@@ -90,9 +90,16 @@ func (l *lane[T]) prepare(u *upcoming, cut cutter, read bool) {
 	}
 }
 
-// reads says whether the source may be asked for more: nothing else is due.
-func (l *lane[T]) reads() bool {
-	if l.drained() || crowd.waiting.Load() > 0 || time.Since(l.reread) >= l.cfg.Reread {
+// reads says whether the source is asked for more while the batch is written: at
+// least as much waits behind it, and nothing else is due. Else what comes meanwhile
+// makes the next batch: one that is read now would leave it out, and it would wait
+// for a transaction more.
+func (l *lane[T]) reads(b batch) bool {
+	waits := int64(0)
+	for _, s := range b.stretches {
+		waits += max(0, s.end-s.to)
+	}
+	if waits < int64(b.n) || l.drained() || crowd.waiting.Load() > 0 || time.Since(l.reread) >= l.cfg.Reread {
 		return false
 	}
 	for _, p := range l.parts {

@@ -694,3 +694,41 @@ func TestLimitCountsOnlyWhatWasCommitted(t *testing.T) {
 		t.Errorf("%d letters in %d transactions", n, s.n.Load())
 	}
 }
+
+// asked counts how often more is asked for.
+type asked struct {
+	*inboxtest.Source
+	more atomic.Int64
+}
+
+func (s *asked) More(n int) []inbox.Run {
+	s.more.Add(1)
+	return s.Source.More(n)
+}
+
+// While little waits the next batch is what comes during this one: read ahead, it
+// would leave that for a third. A backlog is read ahead.
+func TestOnlyABacklogIsReadAhead(t *testing.T) {
+	w := newWorld(t, 1)
+	s := &asked{Source: w.b.NewSource(consumer, inboxtest.StartGroup, "t")}
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Source, c.Batch.Messages = s, 10 })
+	var keys []string
+	for i := range 5 {
+		keys = append(keys, w.send(0, i, i+1)...)
+		w.settledTo(int64(i + 1))
+	}
+	if n := s.more.Load(); n > 0 {
+		t.Errorf("%d batches of one message were read ahead", n)
+	}
+	var ms []semel.Message
+	for i := 5; i < 100; i++ {
+		k := fmt.Sprint("p0-", i)
+		ms, keys = append(ms, message(0, k, k)), append(keys, k)
+	}
+	w.b.Send(ms...)
+	w.settledTo(100)
+	w.wantOnce(keys...)
+	if s.more.Load() == 0 {
+		t.Error("a backlog was not read ahead")
+	}
+}
