@@ -63,9 +63,7 @@ func (s *scene) matching(names string, lines ...string) string {
 
 func (s *scene) topicBelow(name string, values ...string) {
 	s.t.Helper()
-	topic := s.topic + "." + name
-	_, err := s.adm.CreateTopic(within(s.t), 1, -1, nil, topic)
-	must(s.t, err)
+	s.create(s.topic+"."+name, 1, nil)
 	s.below(name, values...)
 }
 
