@@ -174,6 +174,9 @@ func TestAnyBatchBorderLeavesTheSameRows(t *testing.T) {
 	number := 0
 	for mode, cfg := range borderModes {
 		for judge, ddl := range borderTables {
+			if cfg.Write == postgres.WriteAppend && judge == "itself" {
+				continue // what refers to itself needs a key
+			}
 			number++
 			one, many := fmt.Sprintf("one%d", number), fmt.Sprintf("many%d", number)
 			t.Run(mode+"/"+judge, func(t *testing.T) {
@@ -182,20 +185,21 @@ func TestAnyBatchBorderLeavesTheSameRows(t *testing.T) {
 				cfg.Columns = map[string]string{"k": "value.k", "u": "value.u", "v": "value.v", "w": "value.w", "bal": "value.bal", "ver": "headers.ver"}
 				if cfg.Write == postgres.WriteAppend {
 					ddl = strings.ReplaceAll(ddl, "k int PRIMARY KEY", "k int")
-					if judge == "itself" {
-						t.Skip("needs a key")
-					}
 				}
 				var tables [2]*postgres.Table
 				for i, name := range []string{one, many} {
 					b.exec(strings.ReplaceAll(ddl, "{}", name))
 					cfg.Table = name
 					var err error
-					if tables[i], err = postgres.NewTable(b.ctx, b.conn, cfg); err != nil {
-						var te *postgres.TableError
-						if errors.As(err, &te) && cfg.Deleted != "" && judge == "not null" {
-							t.Skip(err)
+					tables[i], err = postgres.NewTable(b.ctx, b.conn, cfg)
+					if cfg.Deleted != "" && judge == "not null" { // no row can stand for a deletion that comes first
+						var refused *postgres.TableError
+						if !errors.As(err, &refused) || refused.Column != "v" {
+							t.Fatalf("such a table is not refused: %v", err)
 						}
+						return
+					}
+					if err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -219,20 +219,23 @@ func (s *show) play(ctx context.Context, v *view) (_ *Verdict, err error) {
 			continue
 		case <-tick.C:
 		}
+		// Before the look: the last records may be sent while it is taken, and a
+		// consumer that has all of an older count would be stopped short of them.
+		over := calm.Err() != nil
 		now, err := books.look(ctx)
 		if err != nil {
 			return nil, err
 		}
 		now.Seconds = s.elapsed().Seconds()
-		v.progress(now, calm.Err() != nil)
+		v.progress(now, over)
 		behind := int64(0)
 		for _, c := range now.Consumers {
 			behind += c.Behind
 		}
-		if calm.Err() == nil || behind != last {
+		if !over || behind != last {
 			last, still = behind, time.Now()
 		}
-		if calm.Err() != nil && behind == 0 && s.safe() {
+		if over && behind == 0 && s.safe() {
 			break
 		}
 		if time.Since(still) > patience {
