@@ -93,7 +93,8 @@ func TestAnOutageAndAStopLoseNothing(t *testing.T) {
 			text := s.text(route)
 			s.send(numbered(20, delta)...)
 			child := s.spawn(nil, nil, text)
-			until(t, "the first ones took effect", func() bool { return s.count("d") == 20 })
+			// Rows are seen before COMMIT's answer is: only an ack says that the member knows of them.
+			until(t, "the first ones took effect and were acked", func() bool { return s.count("d") == 20 && s.acked(0) == 20 })
 			if how == "silent" {
 				p.Silence(true)
 			} else {
