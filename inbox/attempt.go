@@ -177,10 +177,12 @@ func (l *lane[T]) todo(b batch) todo {
 }
 
 // sort forgets earlier verdicts and takes out repeats inside the batch: the
-// first of an ID stands for it, as if they came one by one.
+// first of an ID stands for it, as if they came one by one. Where the target is the
+// memory it judges these too: what is stored under the ID may be of a message before
+// the first of them.
 func (l *lane[T]) sort(b batch) todo {
 	t := todo{items: make([]*Item, 0, b.n), at: make([]int, 0, b.n)}
-	if t.repeats = b.repeats; !b.marked && l.cfg.Memory != MemoryPosition {
+	if t.repeats = b.repeats; !b.marked && l.cfg.Memory == MemoryInbox {
 		b.each(func(_ int, it *Item) { it.reset() }) // an ID counts where nothing is wrong
 		t.repeats = repeats(b, make(map[semel.ID]*Item, b.n))
 	}
@@ -265,7 +267,7 @@ var errCollision = errors.New("another message with this ID was settled before, 
 // judgeRepeat judges a repeat inside the batch as if the messages came one by one:
 // by what is kept of the ID, which is of the first of them only if that was fresh.
 func (l *lane[T]) judgeRepeat(ctx context.Context, tx Tx[T], r repeat) (Verdict, error) {
-	first, it := l.digest(r.first), l.digest(r.it)
+	first, it := r.first.Digest, r.it.Digest
 	switch {
 	case first == it:
 		return max(r.first.verdict, Duplicate), nil
@@ -279,14 +281,6 @@ func (l *lane[T]) judgeRepeat(ctx context.Context, tx Tx[T], r repeat) (Verdict,
 		return 0, err
 	}
 	return vs[0], nil
-}
-
-// digest is the item's own, or made now.
-func (l *lane[T]) digest(it *Item) Digest {
-	if d, ok := l.effect.(Digester); ok && it.Err == nil && it.Digest == (Digest{}) {
-		it.Digest = d.Digest(&it.Message)
-	}
-	return it.Digest
 }
 
 // differ says whether two digests are known to differ.

@@ -1,9 +1,12 @@
 package inbox_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/inbox/inboxtest"
 )
@@ -46,6 +49,55 @@ func TestRepeatsOfAKnownIDAreJudgedByWhatIsKnown(t *testing.T) {
 			if fmt.Sprint(dead) != "[1 3]" {
 				t.Errorf("dead are %v; 1 and 3 say something else under a known ID", dead)
 			}
+		})
+	}
+}
+
+// rememberingTarget has a row for each ID; it alone knows what is in them.
+type rememberingTarget struct{ rows map[semel.ID]string }
+
+func (rememberingTarget) Decode([]inbox.Item) {}
+
+func (r rememberingTarget) Apply(ctx context.Context, tx inbox.Tx[*inboxtest.Tx], items []*inbox.Item) error {
+	for _, it := range items {
+		switch value, there := r.rows[it.ID]; {
+		case !there:
+			r.rows[it.ID] = string(it.Value)
+			if err := tx.DB().Add(ctx, string(it.Value), 1); err != nil {
+				return err
+			}
+		case value == string(it.Value):
+			it.Outcome = inbox.DuplicateID
+		default:
+			it.Err, it.Class = errors.New("another row"), inbox.DeadCollision
+		}
+	}
+	return nil
+}
+
+// The target may hold a row from before, which the first message of a batch with
+// that ID doesn't equal: an honest repeat behind it would be judged by the wrong one.
+func TestRepeatsAreTheTargetsToJudgeWhereItIsTheMemory(t *testing.T) {
+	for batch := 1; batch <= 6; batch++ {
+		t.Run(fmt.Sprint("batches of ", batch), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			for _, m := range []semel.Message{
+				message(0, "old", "other"), message(0, "old", "other"), message(0, "old", "row"), message(0, "new", "new"), message(0, "new", "new"),
+			} {
+				m.Value = m.Key
+				w.b.Send(m)
+			}
+			target := rememberingTarget{map[semel.ID]string{semel.IDOf([]byte("old")): "row"}}
+			p := w.start(func(c *inbox.Config[*inboxtest.Tx]) {
+				c.Handler, c.Effect, c.Memory, c.Batch.Messages = nil, target, inbox.MemoryTarget, batch
+			})
+			w.settledTo(5)
+			w.wantOnce("new")
+			if got := w.db.Rows(consumer)[0].Accounts.Outcome; got[inbox.Applied].Count != 1 || got[inbox.DuplicateID].Count != 2 || got[inbox.Dead].Count != 2 {
+				t.Errorf("%+v", got)
+			}
+			p.stop(t)
 		})
 	}
 }

@@ -466,15 +466,10 @@ type Effect[T any] interface {
 	// after a wait of its own.
 	Decode(items []Item)
 
-	// Apply makes the effects of the items, which are fresh and in order. It may
+	// Apply makes the effects of the items, which are fresh and in order; with
+	// [MemoryTarget] nobody has looked whether they are. It may
 	// set the Outcome of an item to Duplicate, Stale, Superseded or Skipped, or
 	// bury an item by its Err; Applied is the default. An error means that
 	// nothing of this transaction counts; semel.FailedAt names the item.
 	Apply(ctx context.Context, tx Tx[T], items []*Item) error
-}
-
-// Digester is an Effect whose Decode leaves digests out where no memory keeps
-// them. They are asked for when a batch holds two messages of one ID.
-type Digester interface {
-	Digest(m *semel.Message) Digest
 }

@@ -155,7 +155,7 @@ func outageOf(it *Item) error {
 // mark finds the repeats inside a batch that is decoded.
 func (l *lane[T]) mark(b *batch) {
 	b.marked, b.repeats = true, nil
-	if l.cfg.Memory == MemoryPosition {
+	if l.cfg.Memory != MemoryInbox {
 		return
 	}
 	if l.seen == nil {

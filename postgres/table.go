@@ -149,10 +149,7 @@ type Table struct {
 	sources tableSources
 }
 
-var (
-	_ inbox.Effect[pgx.Tx] = (*Table)(nil)
-	_ inbox.Digester       = (*Table)(nil)
-)
+var _ inbox.Effect[pgx.Tx] = (*Table)(nil)
 
 // tableRow is an item's Load: its row, ready to be sent.
 type tableRow struct {
@@ -260,16 +257,6 @@ func (t *Table) SentID(m *semel.Message) string {
 		return ""
 	}
 	return p.mapping.Sent(m, &row)
-}
-
-// Digest is what Decode leaves out where the table is the memory: a quarter of
-// its time, for what is nearly never looked at.
-func (t *Table) Digest(m *semel.Message) inbox.Digest {
-	var row sink.Row
-	if t.plan.Load().mapping.Decode(m, &row) != nil {
-		return inbox.Digest{}
-	}
-	return row.Digest()
 }
 
 // UnknownFields counts the fields without a column in all messages decoded.

@@ -44,6 +44,7 @@ var borderModes = map[string]postgres.TableConfig{
 	"append":                {Write: postgres.WriteAppend},
 	"insert":                {Write: postgres.WriteInsert},
 	"insert, dead":          {Write: postgres.WriteInsert, OnExists: postgres.ExistsDeadLetter},
+	"insert, remembered":    {Write: postgres.WriteInsert, ID: []string{"value.k"}},
 	"upsert":                {Write: postgres.WriteUpsert},
 	"upsert, version":       {Write: postgres.WriteUpsert, Version: "headers.ver"},
 	"upsert, patch":         {Write: postgres.WriteUpsert, Absent: postgres.AbsentKeep},

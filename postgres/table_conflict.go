@@ -23,10 +23,14 @@ import (
 // guess costs or saves time and decides nothing. A refused COPY is undone to the
 // savepoint that begin has set, so the watermark's lock stays.
 func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
-	if !w.p.fused { // else the key is the ID, and repeats were taken out
+	var repeats []*tableRow
+	if w.p.fused {
+		sortByKey(rows)
+		rows, repeats = splitRepeats(rows)
+	} else {
 		rows = w.firstOfKey(rows)
+		sortByKey(rows)
 	}
-	sortByKey(rows)
 	suspects := w.guess.suspects(rows)
 	noted := make(chan struct{})
 	go func(rows []*tableRow) { w.guess.writes(rows); close(noted) }(rows) // beside what the server does
@@ -59,6 +63,10 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 		}
 	}
 	w.guess.wrote()
+	// A row is stored under each key now: by the first of it, or before that.
+	if err := w.there(ctx, repeats); err != nil {
+		return err
+	}
 	// Watermarks are locked by the transaction: updated below a savepoint each would
 	// get a multixact for both, and that costs milliseconds.
 	return w.atCommit(ctx, "RELEASE SAVEPOINT semel_table")
@@ -131,6 +139,27 @@ func sortByKey(rows []*tableRow) {
 type keyPlace struct {
 	head uint64
 	n    int32
+}
+
+// splitRepeats takes out the rows, sorted by key, whose key the one before has.
+func splitRepeats(rows []*tableRow) (first, repeats []*tableRow) {
+	is := func(i int) bool { return rows[i].head == rows[i-1].head && bytes.Equal(rows[i].key, rows[i-1].key) }
+	i := 1
+	for i < len(rows) && !is(i) {
+		i++
+	}
+	if i >= len(rows) {
+		return rows, nil
+	}
+	first = append(make([]*tableRow, 0, len(rows)-1), rows[:i]...)
+	for ; i < len(rows); i++ {
+		if is(i) {
+			repeats = append(repeats, rows[i])
+		} else {
+			first = append(first, rows[i])
+		}
+	}
+	return first, repeats
 }
 
 // atCommit runs a statement before anything of COMMIT: in its pipeline, if the
@@ -212,17 +241,25 @@ func (w *tableWriter) leaveKnown(ctx context.Context, rows *[]*tableRow, about [
 			fresh = append(fresh, r)
 		}
 	}
-	equal := map[*tableRow]bool{}
-	if w.p.fused && w.cfg.OnCollision != inbox.CollisionDuplicate {
-		if equal, err = w.equalToStored(ctx, there); err != nil {
-			return 0, err
-		}
-	}
-	for _, r := range there {
-		w.exists(r, equal[r])
+	if err := w.there(ctx, there); err != nil {
+		return 0, err
 	}
 	*rows = fresh
 	return len(there), nil
+}
+
+// there settles rows whose key the table has.
+func (w *tableWriter) there(ctx context.Context, rows []*tableRow) (err error) {
+	var equal map[*tableRow]bool
+	if len(rows) > 0 && w.p.fused && w.cfg.OnCollision != inbox.CollisionDuplicate {
+		if equal, err = w.equalToStored(ctx, rows); err != nil {
+			return err
+		}
+	}
+	for _, r := range rows {
+		w.exists(r, equal[r])
+	}
+	return nil
 }
 
 func (w *tableWriter) query(ctx context.Context, sql string, params [][]byte, row func([][]byte)) error {

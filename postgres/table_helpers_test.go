@@ -143,7 +143,7 @@ func (b *tableBench) once(items []inbox.Item) (err error) {
 		switch {
 		case it.Err != nil:
 			it.Outcome = inbox.Dead
-		case !it.ID.IsZero() && (seen[it.ID] || b.known[it.ID]):
+		case b.table.Memory() != inbox.MemoryTarget && !it.ID.IsZero() && (seen[it.ID] || b.known[it.ID]):
 			it.Outcome = inbox.DuplicateID
 		default:
 			seen[it.ID] = true

@@ -170,6 +170,19 @@ var database = []mutant{
 		pkg:   pg, tests: []string{"TestARowWhoseKeyIsKnownIsNoBadRow"},
 	},
 	{
+		guard: "inbox: a target that is the memory judges the repeats in a batch too",
+		edits: []edit{
+			{settle, `if l.cfg.Memory != MemoryInbox {`, `if l.cfg.Memory == MemoryPosition {`},
+			{attempt, `!b.marked && l.cfg.Memory == MemoryInbox {`, `!b.marked && l.cfg.Memory != MemoryPosition {`},
+		},
+		tests: []string{"TestRepeatsAreTheTargetsToJudgeWhereItIsTheMemory/batches_of_5"},
+	},
+	{
+		guard: "postgres: repeats in a batch are compared with the row",
+		edits: []edit{{pgMet, `if err := w.there(ctx, repeats); err != nil {`, `if err := w.there(ctx, nil); err != nil {`}},
+		pkg:   pg, tests: []string{"TestRepeatsInsideABatchAreComparedWithTheRowWhereTheTableIsTheMemory/batches_of_12"},
+	},
+	{
 		guard: "postgres: changes that a trigger swallows",
 		edits: []edit{{pgKeep, `	if k.p.version < 0 {
 		return k.complete(`, `	if k.p.version < 0 {
