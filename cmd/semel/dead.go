@@ -15,6 +15,7 @@ import (
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/internal/daemon"
 	"github.com/semelhq/semel/postgres"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -154,30 +155,45 @@ func (d *dead) each(ctx context.Context, numbers []string, payload bool, print f
 }
 
 func (d *dead) discard(ctx context.Context, numbers []string) error {
-	if (len(numbers) > 0) == d.all {
-		return usage(errors.New("which ones?"), "numbers, or --all (with --route, --class, --older-than)")
-	}
-	if err := d.known(); err != nil {
-		return err
-	}
-	v, file, err := d.look(ctx, &d.file, nil)
+	v, _, q, err := d.some(ctx, numbers)
 	if err != nil {
 		return err
 	}
 	defer v.Close()
-	q, err := d.query(file, numbers)
-	if err != nil {
-		return err
-	}
 	n, err := v.Memory().Discard(ctx, q)
 	if err != nil {
 		return stuck(err, "")
 	}
 	fmt.Fprintln(d.out, "discarded "+plural(n, "dead letter"))
-	if missing := int64(len(q.Numbers)) - n; len(numbers) > 0 && missing > 0 {
-		return no(fmt.Errorf("%s not found or closed already", plural(missing, "number")), "semel dead list shows those that are open")
+	return d.missed(numbers, n)
+}
+
+// some opens what is needed to change letters, which have to be named or narrowed:
+// nobody means all of them by saying nothing.
+func (d *dead) some(ctx context.Context, numbers []string) (v *daemon.Viewer, file *config.File, q postgres.DeadFilter, err error) {
+	if (len(numbers) > 0) == d.all {
+		return nil, nil, q, usage(errors.New("which ones?"), "numbers, or --all (with --route, --class, --older-than)")
 	}
-	return nil
+	if err := d.known(); err != nil {
+		return nil, nil, q, err
+	}
+	if v, file, err = d.look(ctx, &d.file, nil); err != nil {
+		return nil, nil, q, err
+	}
+	if q, err = d.query(file, numbers); err != nil {
+		v.Close()
+		return nil, nil, q, err
+	}
+	return v, file, q, nil
+}
+
+// missed says that some of the numbers were not there to be changed.
+func (d *dead) missed(numbers []string, changed int64) error {
+	missing := int64(len(numbers)) - changed
+	if len(numbers) == 0 || missing <= 0 {
+		return nil
+	}
+	return no(fmt.Errorf("%s not found or closed already", plural(missing, "number")), "semel dead list shows those that are open")
 }
 
 // known refuses a class that no dead letter has.

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,8 +24,9 @@ through the same mapping and the same memory: a message that was applied
 meanwhile is closed without effect, one that fails again is buried again with
 its new reason. Twice is once.
 
-A route that overwrites rows and has no version would put an old value over a
-newer one: that is refused without --out-of-order.`,
+Where nobody runs the route they wait until somebody does, unless --here handles
+them. A route that overwrites rows and has no version could put an old value over
+a newer one: that is refused without --out-of-order.`,
 		Example: `  semel dead redrive 17 18 --wait
   semel dead redrive --all --class constraint --since 2h
   semel dead redrive --all --here      # nobody runs the routes`,
@@ -43,21 +44,11 @@ newer one: that is refused without --out-of-order.`,
 }
 
 func (d *dead) redrive(ctx context.Context, numbers []string) error {
-	if (len(numbers) > 0) == d.all {
-		return usage(errors.New("which ones?"), "numbers, or --all (with --route, --class, --older-than)")
-	}
-	if err := d.known(); err != nil {
-		return err
-	}
-	v, file, err := d.look(ctx, &d.file, nil)
+	v, file, q, err := d.some(ctx, numbers)
 	if err != nil {
 		return err
 	}
 	defer v.Close()
-	q, err := d.query(file, numbers)
-	if err != nil {
-		return err
-	}
 	letters, err := v.Memory().DeadLetters(ctx, q)
 	if err != nil {
 		return stuck(err, "")
@@ -74,41 +65,57 @@ func (d *dead) redrive(ctx context.Context, numbers []string) error {
 	if err != nil {
 		return stuck(err, "")
 	}
-	missing := int64(len(numbers) - len(marked))
-	if missing > 0 {
-		err = no(fmt.Errorf("%s not found or closed already", plural(missing, "number")), "semel dead list shows those that are open")
-	}
-	if len(marked) == 0 && d.all {
-		d.talk("no dead letter is open there")
-		return nil
-	}
-	if !d.wait && !d.here {
-		fmt.Fprintln(d.out, "marked "+plural(int64(len(marked)), "dead letter"))
-		return err
-	}
+	missed := d.missed(numbers, int64(len(marked)))
 	if len(marked) == 0 {
-		return err
+		if d.all {
+			d.talk("no dead letter is open there")
+		}
+		return missed
 	}
 	if d.here {
 		log, err := d.logger()
 		if err != nil {
 			return err
 		}
-		if err := daemon.Redrive(ctx, daemon.Config{File: file, Routes: routes, Logger: log}); err != nil {
+		if err := daemon.Redrive(ctx, daemon.Config{File: file, Routes: names(routes), Logger: log}); err != nil {
 			return failed(err)
 		}
-	} else {
-		d.talk("waiting for who runs %s", strings.Join(routes, ", "))
+		return cmp.Or(d.watch(ctx, v.Memory(), marked), missed)
 	}
-	if ended := d.watch(ctx, v.Memory(), marked); ended != nil {
-		return ended
+	if err := d.sayWhoRuns(ctx, v, routes); err != nil {
+		return err
 	}
-	return err
+	if !d.wait {
+		fmt.Fprintln(d.out, "marked "+plural(int64(len(marked)), "dead letter"))
+		return missed
+	}
+	d.talk("waiting for who runs %s", strings.Join(names(routes), ", "))
+	return cmp.Or(d.watch(ctx, v.Memory(), marked), missed)
 }
 
-// routesOf are the names of the letters' routes. Each must be in the file, and take
-// messages late.
-func (d *dead) routesOf(file *config.File, letters []postgres.DeadRow) (names []string, err error) {
+// sayWhoRuns names the routes that nobody runs: what is marked there waits.
+func (d *dead) sayWhoRuns(ctx context.Context, v *daemon.Viewer, routes []config.Route) error {
+	for _, r := range routes {
+		runs, err := v.Runs(ctx, r)
+		if err != nil {
+			return stuck(err, "")
+		}
+		if !runs {
+			d.talk("nobody runs %s: what is marked there is handled when somebody does; --here handles it now", r.Name)
+		}
+	}
+	return nil
+}
+
+func names(routes []config.Route) (names []string) {
+	for _, r := range routes {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// routesOf are the letters' routes. Each must be in the file, and take messages late.
+func (d *dead) routesOf(file *config.File, letters []postgres.DeadRow) (routes []config.Route, err error) {
 	for _, l := range letters {
 		i := slices.IndexFunc(file.Routes, func(r config.Route) bool { return r.Consumer == l.Consumer })
 		if i < 0 {
@@ -119,11 +126,11 @@ func (d *dead) routesOf(file *config.File, letters []postgres.DeadRow) (names []
 			return nil, no(fmt.Errorf("route %s overwrites rows and has no version: dead letter %d could put an old value over a newer one", r.Name, l.Number),
 				"--out-of-order does it all the same")
 		}
-		if !slices.Contains(names, r.Name) {
-			names = append(names, r.Name)
+		if !slices.ContainsFunc(routes, func(o config.Route) bool { return o.Name == r.Name }) {
+			routes = append(routes, r)
 		}
 	}
-	return names, nil
+	return routes, nil
 }
 
 // watch waits until no letter is marked any more, and says what they came to. A

@@ -374,6 +374,9 @@ func (c *check) one(r config.Route) error {
 	if r.Guarantee == config.EffectivelyOnce && t.Memory() == inbox.MemoryPosition {
 		c.weak(r.Path+".id", "by position: what a producer sends twice takes effect twice", "an ID in a header, or fields of the message")
 	}
+	if r.Guarantee != config.EffectivelyOnce && len(r.To.Combine) > 0 {
+		c.weak(r.Path+".guarantee", string(r.Guarantee)+" keeps no message IDs: what a producer sends twice is added twice", "effectively-once, with an ID in a header or fields of the message")
+	}
 	if err := c.tableFacts(r, at+".table"); err != nil {
 		return err
 	}

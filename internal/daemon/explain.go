@@ -120,6 +120,9 @@ func (e *explainer) remembers() {
 	switch {
 	case r.Guarantee != config.EffectivelyOnce:
 		e.say("", "Nothing more: at-least-once keeps no message IDs.")
+		if len(r.To.Combine) > 0 {
+			e.say("", "What a producer sends twice is added twice.")
+		}
 	case r.ID.Position:
 		e.say("", "Nothing more, as messages have no ID: one that its producer sends again, at another offset, is a new message.")
 	case e.memory == inbox.MemoryPosition:

@@ -38,8 +38,10 @@ func Redrive(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// InOrder says whether messages of a route may be applied late: an old value can't
-// be put over a newer one. Of SQL nobody knows.
+// InOrder says whether messages of a route may be applied late: they put no state over
+// another, or only a newer one over an older. What SQL makes of a late message is for
+// who wrote it to know.
 func InOrder(r config.Route) bool {
-	return r.To.Write == config.Append || r.To.Write == config.Insert || r.To.Version.String() != "" || len(r.To.Combine) > 0
+	state := r.To.Write == config.Upsert || r.To.Write == config.Mirror
+	return !state || r.To.Version.String() != "" || len(r.To.Combine) > 0
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,7 +108,7 @@ func (v *Viewer) Status(ctx context.Context, routes []config.Route) (all []Route
 					waits[w.Partition] = w.Next
 				}
 			}
-			if w.Owner != nil && !w.Owner.Dead() {
+			if owned(w) {
 				s.State = "running"
 			}
 			s.Partitions = append(s.Partitions, p)
@@ -126,6 +127,15 @@ func (v *Viewer) Status(ctx context.Context, routes []config.Route) (all []Route
 	}
 	return all, broker, nil
 }
+
+// Runs says whether somebody runs the route, as far as the database knows: a process
+// that has not stopped cleanly, and that this host doesn't know to be dead.
+func (v *Viewer) Runs(ctx context.Context, r config.Route) (bool, error) {
+	rows, err := v.p.memory.Watermarks(ctx, r.Consumer)
+	return slices.ContainsFunc(rows, owned), err
+}
+
+func owned(w postgres.WatermarkRow) bool { return w.Owner != nil && !w.Owner.Dead() }
 
 // halted is why the consumer halted, if nothing has moved since.
 func (v *Viewer) halted(ctx context.Context, rows []postgres.WatermarkRow) (why string, err error) {
