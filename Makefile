@@ -11,7 +11,8 @@ GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 KAFKA_PKGS    ?= $(addsuffix /...,$(wildcard ./kafka ./cmd ./lab ./internal/cases ./internal/daemon ./internal/realdata ./internal/testenv))
 POSTGRES_PKGS ?= $(addsuffix /...,$(wildcard ./postgres ./sqldb ./internal/devenv ./internal/testenv))
 
-TEST_FLAGS ?=
+# Seconds say nothing on a busy machine: what hangs is found by each wait's own end.
+TEST_FLAGS ?= -timeout 30m
 BENCH_FLAGS ?=
 FUZZ_TIME  ?= 30s
 SOAK_TIME  ?= 30m

@@ -146,7 +146,7 @@ func (w *world) hold(at step, nth int, edit ...func(*inbox.Config[*inboxtest.Tx]
 	w.t.Cleanup(func() { tr.letGo() })
 	select {
 	case <-tr.reached:
-	case <-time.After(10 * time.Second):
+	case <-time.After(*patience):
 		w.t.Fatalf("the fault never fired: %s", at)
 	}
 	return p, tr

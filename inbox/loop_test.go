@@ -96,7 +96,7 @@ func (p *process) stop(t *testing.T) {
 }
 
 // patience is how long a fact may take; tests that are meant to fail need less.
-var patience = flag.Duration("patience", 10*time.Second, "how long to wait for a fact")
+var patience = flag.Duration("patience", time.Minute, "how long to wait for a fact")
 
 // until waits for a fact.
 func until(t *testing.T, what string, fact func() bool) {

@@ -130,7 +130,8 @@ func TestAMemberJoinsAndLeavesWhileAnotherAcks(t *testing.T) { // G12, G49
 func TestTwoMembersShareAndTakeOver(t *testing.T) {
 	t.Parallel()
 	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 4)
-	a, b := source(t, brokers, topic, topic), source(t, brokers, topic, topic)
+	patient := func(c *kafka.SourceConfig) { c.SessionTimeout = 2 * limit }
+	a, b := source(t, brokers, topic, topic, patient), source(t, brokers, topic, topic, patient)
 	ra, rb := read(t, a), read(t, b)
 	ra.until("the first has all", 10, func() bool { return len(ra.next) == 4 })
 	both := func() bool { return len(ra.next) == 2 && len(rb.next) == 2 }
@@ -149,11 +150,7 @@ func TestTwoMembersShareAndTakeOver(t *testing.T) {
 		t.Errorf("lost %v: not cooperative", ra.lost)
 	}
 	must(t, a.Leave(ctx))
-	began := time.Now()
-	rb.until("the second has all", 10, func() bool { return len(rb.next) == 4 })
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("took over after %s", took)
-	}
+	rb.until("the second has all, before the session of the first is over", 10, func() bool { return len(rb.next) == 4 })
 	ra.next = map[semel.Partition]int64{}
 	ra.s = a
 	for len(ra.next) == 0 && ctx.Err() == nil { // joins again
@@ -283,7 +280,7 @@ func TestConfirmTellsAMemberFromAZombie(t *testing.T) {
 func TestAfterEvictingTheDeadTheFirstAssignmentIsQuick(t *testing.T) {
 	t.Parallel()
 	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 4)
-	dead := source(t, brokers, topic, topic, func(c *kafka.SourceConfig) { c.SessionTimeout = 30 * time.Second })
+	dead := source(t, brokers, topic, topic, func(c *kafka.SourceConfig) { c.SessionTimeout = 2 * limit })
 	rd := read(t, dead)
 	rd.until("it is assigned", 0, func() bool { return len(rd.next) == 4 })
 	id, _ := dead.Member()
@@ -292,14 +289,10 @@ func TestAfterEvictingTheDeadTheFirstAssignmentIsQuick(t *testing.T) {
 	}
 	// dead doesn't poll any more. (Its client beats on; being put out it joins
 	// again, which the test allows for.)
-	began := time.Now()
 	s := source(t, brokers, topic, topic)
 	must(t, s.Evict(within(t), []string{id}))
 	r := read(t, s)
-	r.until("it is assigned", 10, func() bool { return len(r.next) > 0 })
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("first assignment after %s", took)
-	}
+	r.until("it is assigned, before the session of the dead is over", 10, func() bool { return len(r.next) > 0 })
 }
 
 func TestMembersNameTheirProcess(t *testing.T) {
@@ -324,7 +317,7 @@ func TestAStaticMemberComesBackInItsPlaceAndLeavesForGood(t *testing.T) {
 	t.Parallel()
 	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 2)
 	_, adm := foreign(t, brokers)
-	static := func(c *kafka.SourceConfig) { c.Instance = "one"; c.SessionTimeout = 30 * time.Second }
+	static := func(c *kafka.SourceConfig) { c.Instance = "one"; c.SessionTimeout = 2 * limit }
 	a := source(t, brokers, topic, topic, static)
 	ra := read(t, a)
 	ra.until("it is assigned", 0, func() bool { return len(ra.next) == 2 })
@@ -336,11 +329,7 @@ func TestAStaticMemberComesBackInItsPlaceAndLeavesForGood(t *testing.T) {
 	// a is as good as dead: it is replaced at once.
 	b := source(t, brokers, topic, topic, static)
 	rb := read(t, b)
-	began := time.Now()
-	rb.until("the next one has all", 0, func() bool { return len(rb.next) == 2 })
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("after %s", took)
-	}
+	rb.until("the next one has all, before the session of the first is over", 0, func() bool { return len(rb.next) == 2 })
 	if err := a.Confirm(within(t)); err == nil {
 		t.Error("the replaced one is confirmed")
 	}

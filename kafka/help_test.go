@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // limit is how long anything in these tests may take.
-const limit = 30 * time.Second
+const limit = 2 * time.Minute
 
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)

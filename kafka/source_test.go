@@ -204,12 +204,8 @@ func TestPollEndsWithItsContext(t *testing.T) {
 	r.until("it is assigned", 10, func() bool { return len(r.next) == 1 })
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(100*time.Millisecond, cancel)
-	began := time.Now()
-	if d, err := r.s.Poll(ctx, 10); err != nil || len(d.Runs) != 0 {
+	if d, err := r.s.Poll(ctx, 10); err != nil || len(d.Runs) != 0 { // it would wait for good
 		t.Fatalf("%+v, %v", d, err)
-	}
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("took %s", took)
 	}
 }
 
@@ -290,7 +286,6 @@ func TestATopicMadeAgainWhileRunningIsDoubted(t *testing.T) { // G6
 		return err == nil
 	})
 	fill(t, brokers, topic, 10, 0, 1)
-	began := time.Now()
 	for len(r.doubted) < 2 && ctx.Err() == nil {
 		if d, err := s.Poll(ctx, 100); err == nil { // the topic may be unknown for a moment
 			if len(d.Runs) > 0 {
@@ -298,9 +293,6 @@ func TestATopicMadeAgainWhileRunningIsDoubted(t *testing.T) { // G6
 			}
 			r.doubted = append(r.doubted, d.Doubted...)
 		}
-	}
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("noticed after %s", took)
 	}
 	ws, err := s.Witness(ctx, []string{topic})
 	must(t, err)

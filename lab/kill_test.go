@@ -46,7 +46,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	for _, memory := range memories {
 		t.Run(string(memory), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, 2, with(memory))
+			w := newWorld(t, 2, with(memory), func(s *spec) { s.Session = patientSession })
 			db, throughDB := w.proxied()
 			broker, throughBroker := w.kafkaProxied()
 			var times []time.Duration
@@ -105,6 +105,9 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
+// patientSession is longer than any start takes on a busy machine: who waited for its end is found by that.
+const patientSession = 90 * time.Second
+
 // report says how long it took from a process's start to its first commit, its predecessor having been killed.
 func report(t testing.TB, times []time.Duration) {
 	t.Helper()
@@ -114,8 +117,8 @@ func report(t testing.TB, times []time.Duration) {
 	slices.Sort(times)
 	most := times[len(times)-1]
 	t.Logf("first commit after SIGKILL: median %v, most %v, of %d", times[len(times)/2].Round(time.Millisecond), most.Round(time.Millisecond), len(times))
-	if most > 6*time.Second {
-		t.Errorf("a first commit took %v", most)
+	if most > patientSession {
+		t.Errorf("a first commit took %v: as long as the dead member's session", most)
 	}
 }
 

@@ -412,11 +412,7 @@ func TestClaimEndsAZombieStoppedInsideCopy(t *testing.T) {
 
 	s := opened(t, url, "billing")
 	before := look(t, s, p0)
-	began := time.Now()
-	row := claim(t, s, p0)
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("the claim took %s", took)
-	}
+	row := claim(t, s, p0) // it would wait for good
 	if row.Generation != before.Generation+1 {
 		t.Errorf("%+v after %+v", row.Claim, before.Claim)
 	}

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -160,11 +159,7 @@ func TestClaimEndsAZombieInsideALoopsTransaction(t *testing.T) {
 			if way == "savepoint" {
 				must(t, tx.Commit(t.Context())) // it is released, and its own lock with it
 			}
-			began := time.Now()
-			c := claimed(t, w, p0, 0, 0)
-			if d := time.Since(began); d > 20*time.Second {
-				t.Errorf("the claim took %s", d)
-			}
+			c := claimed(t, w, p0, 0, 0) // it would wait for good
 			if err := zombie.Commit(t.Context()); err == nil {
 				t.Error("the zombie committed")
 			}

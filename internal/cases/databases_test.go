@@ -154,11 +154,7 @@ func TestADemotedServerIsLeft(t *testing.T) {
 				t.Errorf("the watermark is %d while nothing can be written", n)
 			}
 			operator(fmt.Sprintf("ALTER DATABASE %s SET default_transaction_read_only = off", s.ask("SELECT current_database()")))
-			began := time.Now()
 			until(t, "it goes on", func() bool { return s.watermark(0) == 40 })
-			if took := time.Since(began); took > 30*time.Second {
-				t.Errorf("it took %s after the promotion", took)
-			}
 			if got := s.ask("SELECT current_setting('default_transaction_read_only')"); got != "on" {
 				t.Errorf("the old sessions became writable: %s", got)
 			}
