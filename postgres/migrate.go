@@ -21,7 +21,7 @@ const DefaultSchema = "semel"
 // the oldest program that works on them: a program runs while the tables'
 // min_version <= its own Version. A release expands, a later one contracts.
 const (
-	Version    = 5
+	Version    = 6
 	minVersion = 1
 )
 

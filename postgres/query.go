@@ -187,7 +187,7 @@ var errQueryNoEffect = errors.New("no effect: the SQL returned no n for it")
 // Apply makes the items' rows the relation, and runs the SQL.
 func (q *Query) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.Item) error {
 	p := q.plan.Load()
-	rows, err := q.rows(p, items)
+	rows, err := q.rows(p, nil, items)
 	if err != nil || len(rows) == 0 {
 		return err
 	}

@@ -246,16 +246,22 @@ type UnknownConsumerError struct{ Name string }
 func (e *UnknownConsumerError) Error() string { return "no consumer is called " + e.Name }
 
 // SetDesired pauses or resumes a consumer, wherever it runs, and records that as
-// an event.
+// an event. Resuming one that has halted because its source's log began anew says
+// that the new log is the source from now on: where the old one stood is forgotten.
 func (s *Status) SetDesired(ctx context.Context, consumer string, paused bool, reason string) error {
 	state, kind := "running", "resumed"
 	if paused {
 		state, kind = "paused", "paused"
 	}
 	tag, err := s.db.Exec(ctx, s.schema.sql(`
-		WITH c AS (UPDATE semel.consumer SET desired_state = $2, reason = $3 WHERE name = $1 RETURNING name)
+		WITH c AS (UPDATE semel.consumer SET desired_state = $2, reason = $3 WHERE name = $1 RETURNING name),
+		w AS MATERIALIZED (SELECT topic, partition FROM semel.watermark WHERE consumer = $1 AND source IS NOT NULL AND $4::text = 'resumed'
+			AND EXISTS (SELECT FROM semel.event WHERE consumer = $1 AND kind = 'halt' AND detail->>'kind' = $5::text
+				AND number > coalesce((SELECT max(number) FROM semel.event WHERE consumer = $1 AND kind = 'resumed'), 0))
+			ORDER BY topic, partition FOR UPDATE),
+		anew AS (UPDATE semel.watermark o SET source = NULL FROM w WHERE o.consumer = $1 AND o.topic = w.topic AND o.partition = w.partition)
 		INSERT INTO semel.event (consumer, kind, detail) SELECT name, $4::text, jsonb_build_object('reason', $3::text) FROM c`),
-		consumer, state, cleanText(reason, 1000, true), kind)
+		consumer, state, cleanText(reason, 1000, true), kind, haltSource)
 	if err == nil && tag.RowsAffected() == 0 {
 		return &UnknownConsumerError{Name: consumer}
 	}

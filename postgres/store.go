@@ -161,13 +161,14 @@ func uuidOf[T ~[16]byte](id T) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid
 // placed is a row and where it lies now.
 type placed struct {
 	inbox.Row
-	ctid string
+	source *sourcePlace // nil: nothing is known of a source
+	ctid   string
 }
 
 func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 	var topic, token pgtype.UUID
 	var adopted pgtype.Int8
-	var owner, trial, epochs []byte
+	var owner, trial, epochs, source []byte
 	var unclean int32
 	var sums [len(inbox.Outcomes) + 1]int64
 	r := &p.Row
@@ -178,7 +179,7 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 	for i := range r.Accounts.Outcome {
 		to = append(to, &r.Accounts.Outcome[i].Count, &sums[i])
 	}
-	to = append(to, &r.Accounts.Holes, &r.Accounts.Lost, &r.Accounts.Redriven, &r.Updated, &p.ctid)
+	to = append(to, &r.Accounts.Holes, &r.Accounts.Lost, &r.Accounts.Redriven, &r.Updated, &source, &p.ctid)
 	if err := row.Scan(to...); err != nil {
 		return placed{}, err
 	}
@@ -210,6 +211,9 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 	if len(r.Epochs) == 0 {
 		r.Epochs = nil
 	}
+	if p.source, err = scanSource(source, r.Next); err != nil {
+		return placed{}, fmt.Errorf("source of %s: %w", r.Partition, err)
+	}
 	return p, nil
 }
 
@@ -240,7 +244,7 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 		settings += set("synchronous_commit", map[bool]string{true: "on", false: "off"}[*c])
 	}
 
-	read := "SELECT w.topic, w.partition, w." + strings.Join(writtenColumns, ", w.") + ", w.updated_at, w.ctid::text FROM semel.watermark w "
+	read := "SELECT w.topic, w.partition, w." + strings.Join(writtenColumns, ", w.") + ", w.updated_at, w.source, w.ctid::text FROM semel.watermark w "
 	const among = "JOIN unnest($2::text[], $3::integer[]) k(topic, partition) ON w.topic = k.topic AND w.partition = k.partition "
 	const order = " ORDER BY w.topic, w.partition"
 
@@ -279,6 +283,8 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 		return fmt.Sprintf("%s = $%d", c, i+5)
 	})
 
+	now := 5 + len(settledValues(placed{}))
+
 	st := statements{
 		settings:    settings,
 		rowsOfTopic: read + "WHERE w.consumer = $1 AND w.topic = $2" + order,
@@ -301,8 +307,9 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 		// pipeline, would not be executed. The transaction's time shows that it is
 		// still the one that locked: a handler's SQL may have ended that, and its
 		// effects with it.
-		settleRow: "WITH done AS (UPDATE semel.watermark SET updated_at = clock_timestamp(), " + settle + key("") +
-			fmt.Sprintf(" AND ctid = $4::text::tid AND now() = $%d::timestamptz RETURNING ctid::text AS place)", 5+len(settledValues(inbox.Row{}))) +
+		settleRow: "WITH done AS (UPDATE semel.watermark SET updated_at = clock_timestamp(), " + settle +
+			fmt.Sprintf(", source = $%d::text::jsonb", now-1) + key("") +
+			fmt.Sprintf(" AND ctid = $4::text::tid AND now() = $%d::timestamptz RETURNING ctid::text AS place)", now) +
 			" SELECT (SELECT place FROM done), 1 / (SELECT count(*) FROM done)",
 		// After lock_timeout nobody waits any more, so pg_blocking_pids would say
 		// nothing; the row's xmax is the transaction that holds it. Unless that
@@ -338,12 +345,12 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 func far(ctid string) bool { return strings.IndexByte(ctid, ',') > len("(99") }
 
 // settledValues are the values of settleRow from $5 on.
-func settledValues(r inbox.Row) []any {
+func settledValues(r placed) []any {
 	v := []any{r.Next, int32(r.UncleanClaims), jsonOf(r.Epochs), r.Accounts.Settled.Count, int64(r.Accounts.Settled.Sum)}
 	for _, t := range r.Accounts.Outcome {
 		v = append(v, t.Count, int64(t.Sum))
 	}
-	return append(v, r.Accounts.Holes, r.Accounts.Lost, r.Accounts.Redriven)
+	return append(v, r.Accounts.Holes, r.Accounts.Lost, r.Accounts.Redriven, r.source.json())
 }
 
 // claiming stands in application_name in place of a token while a claim is made.

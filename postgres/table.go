@@ -146,7 +146,6 @@ type Table struct {
 	scratch sync.Pool // *tableScratch
 	unknown atomic.Int64
 	guess   guess
-	sources tableSources
 }
 
 var _ inbox.Effect[pgx.Tx] = (*Table)(nil)
@@ -214,7 +213,7 @@ func NewTable(ctx context.Context, db Querier, cfg TableConfig) (*Table, error) 
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{cfg: cfg, name: name, guess: newGuess(), sources: tableSources{}}
+	t := &Table{cfg: cfg, name: name, guess: newGuess()}
 	t.scratch.New = func() any { return new(tableScratch) }
 	return t, t.Reload(ctx, db)
 }
@@ -522,7 +521,8 @@ func (p *tablePlan) fusedID(r *tableRow) semel.ID {
 // sent and how many the server took must agree.
 func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.Item) error {
 	p := t.plan.Load()
-	rows, err := t.rows(p, items)
+	own, _ := tx.(*inboxTx)
+	rows, err := t.rows(p, own, items)
 	if err != nil || len(rows) == 0 {
 		return err
 	}
@@ -555,7 +555,7 @@ func (t *Table) writer(p *tablePlan, tx inbox.Tx[pgx.Tx]) *tableWriter {
 }
 
 // rows are those of the items that have one, made again if the plan is newer.
-func (t *Table) rows(p *tablePlan, items []*inbox.Item) ([]*tableRow, error) {
+func (t *Table) rows(p *tablePlan, own *inboxTx, items []*inbox.Item) ([]*tableRow, error) {
 	rows := make([]*tableRow, 0, len(items))
 	for i, it := range items {
 		r, ok := it.Load.(*tableRow)
@@ -571,8 +571,8 @@ func (t *Table) rows(p *tablePlan, items []*inbox.Item) ([]*tableRow, error) {
 			it.Outcome = inbox.Skipped
 			continue
 		}
-		if r.change != nil {
-			if err := t.sources.rises(it, *r.change); err != nil {
+		if r.change != nil && own != nil {
+			if err := own.rises(it, *r.change); err != nil {
 				return nil, semel.FailedAt(i, err)
 			}
 		}

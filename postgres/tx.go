@@ -288,7 +288,7 @@ func (t *inboxTx) CommitAndBegin(ctx context.Context, settled []inbox.Settled, n
 		if !ok || st.To < was.Next {
 			panic(fmt.Sprintf("postgres: commit of %s up to %d: not a span of this transaction", st.Partition, st.To))
 		}
-		row := was.Row
+		row := was
 		row.Next, row.UncleanClaims = st.To, 0
 		row.Epochs = keepEpochs(row.Epochs, st.Epochs)
 		row.Accounts = row.Accounts.Plus(st.Accounts)

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/big"
 	"strconv"
@@ -285,8 +286,35 @@ type Change struct {
 	Server int64
 	// Millis is the source's clock at the change, since 1970.
 	Millis int64
+	// Snapshot: it is no change but a row of a snapshot, and the place is where
+	// that began. Changes that come after it may have an earlier one.
+	Snapshot bool
 
 	connector string
+}
+
+// change is how a Change is kept.
+type change struct {
+	Connector string    `json:"connector"`
+	Order     [2]uint64 `json:"order"`
+	Server    int64     `json:"server,omitzero"`
+	Millis    int64     `json:"millis"`
+	Snapshot  bool      `json:"snapshot,omitzero"`
+}
+
+// MarshalJSON keeps it for another process.
+func (c Change) MarshalJSON() ([]byte, error) {
+	return json.Marshal(change{c.connector, c.Order, c.Server, c.Millis, c.Snapshot})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (c *Change) UnmarshalJSON(data []byte) error {
+	var k change
+	if err := json.Unmarshal(data, &k); err != nil {
+		return err
+	}
+	*c = Change{k.Order, k.Server, k.Millis, k.Snapshot, k.Connector}
+	return nil
 }
 
 // IsZero says that the place is not known.
@@ -330,8 +358,13 @@ func (d *Debezium) position(o *Opened) (number []byte, change Change, err error)
 	}
 	f := &s.from
 	text := func(slot int) string { return string(f[slot].Text(nil)) }
-	// Rows of a snapshot stand at the place where it began.
+	// Rows of a snapshot stand at the place where it began; those of an incremental
+	// one at that of any change before, which says nothing.
 	snapshot := f[srcSnapshot].Kind == String && text(srcSnapshot) != "false" || f[srcSnapshot].Bool()
+	if snapshot && text(srcSnapshot) == "incremental" {
+		defer func() { change = Change{} }()
+	}
+	change.Snapshot = snapshot
 	change.Millis, _ = f[srcMillis].Int64()
 	connector := text(srcConnector)
 	switch connector {
@@ -342,7 +375,9 @@ func (d *Debezium) position(o *Opened) (number []byte, change Change, err error)
 		}
 		// Changes of transactions that run side by side have LSNs in any order; the
 		// last commit before them rises.
-		if last, ok := lastCommit(f[srcSequence]); ok && !snapshot {
+		if snapshot {
+			change.connector, change.Order[0] = connector, lsn
+		} else if last, ok := lastCommit(f[srcSequence]); ok {
 			change.connector, change.Order[0] = connector, last
 		}
 		return strconv.AppendUint(nil, lsn, 10), change, nil
@@ -357,10 +392,8 @@ func (d *Debezium) position(o *Opened) (number []byte, change Change, err error)
 			return refuse("envelope.source.pos", "no position")
 		}
 		row, _ := strconv.ParseUint(text(srcRow), 10, 32)
-		if !snapshot {
-			change.connector, change.Order = connector, [2]uint64{n, pos}
-			change.Server, _ = f[srcServer].Int64()
-		}
+		change.connector, change.Order = connector, [2]uint64{n, pos}
+		change.Server, _ = f[srcServer].Int64()
 		return bigOf(piece{n, 32}, piece{pos, 48}, piece{row, 32}), change, nil
 	case "sqlserver":
 		commit, ok := lsn10(text(srcCommitLSN))
@@ -369,16 +402,16 @@ func (d *Debezium) position(o *Opened) (number []byte, change Change, err error)
 		}
 		within, _ := lsn10(text(srcChangeLSN))
 		serial, _ := strconv.ParseUint(text(srcSerial), 10, 32)
-		if !snapshot {
-			change.connector, change.Order = connector, commit
-		}
+		change.connector, change.Order = connector, commit
 		return bigOf(piece{commit[0], 64}, piece{commit[1], 16}, piece{within[0], 64}, piece{within[1], 16}, piece{serial, 32}), change, nil
 	case "oracle":
 		scn, err := strconv.ParseUint(text(srcSCN), 10, 64)
 		if err != nil {
 			return refuse("envelope.source.scn", "no position")
 		}
-		if commit, err := strconv.ParseUint(text(srcCommitSCN), 10, 64); err == nil && !snapshot {
+		if snapshot {
+			change.connector, change.Order[0] = connector, scn
+		} else if commit, err := strconv.ParseUint(text(srcCommitSCN), 10, 64); err == nil {
 			change.connector, change.Order[0] = connector, commit
 		}
 		// Several changes may have one SCN: the place in the redo log goes on.

@@ -40,7 +40,8 @@ func (a *app) resumeCommand() *cobra.Command {
 		GroupID: groupAct,
 		Short:   "let a route go on, in all processes",
 		Long: `Takes a pause back. A route that has halted tries again, if its process still
-runs.`,
+runs. One that has halted because its source's log began anew takes the new log
+for its source.`,
 		Args: exactly(1, "ROUTE"),
 		RunE: run(p),
 	}

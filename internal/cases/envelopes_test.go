@@ -2,11 +2,13 @@ package cases_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/postgres"
 )
 
 // shopSchema is what JsonConverter sends before each change of shop.public.orders.
@@ -201,4 +203,110 @@ func TestARelationTakesWhatIsComputed(t *testing.T) {
 	if r, err := s.try(route("value.n * 2.0")); err == nil && len(r.Halted) == 0 {
 		t.Error("a computed number went into an exact column")
 	}
+}
+
+// later is a bare event of Debezium for the scene's topic: place in the log, the commit before it, and the source's clock.
+func later(op, source string, id int, note string) *kgo.Record {
+	return &kgo.Record{
+		Key:   fmt.Appendf(nil, `{"id":%d}`, id),
+		Value: fmt.Appendf(nil, `{"before":null,"after":{"id":%d,"note":%q},"source":%s,"op":%q,"ts_ms":1}`, id, note, source, op),
+	}
+}
+
+func pgSource(lsn, before, millis int) string {
+	return fmt.Sprintf(`{"connector":"postgresql","ts_ms":%d,"snapshot":"false","sequence":"[\"%d\",\"%d\"]","lsn":%d}`, millis, before, lsn, lsn)
+}
+
+func mysqlSource(file, pos, millis int) string {
+	return fmt.Sprintf(`{"connector":"mysql","ts_ms":%d,"snapshot":"false","server_id":1,"gtid":"x:%d","file":"binlog.%06d","pos":%d,"row":0}`, millis, pos, file, pos)
+}
+
+// versioned is a scene with a route whose versions are places in a source's log.
+func versioned(t *testing.T) (s *scene, route string) {
+	s = newScene(t, 1, `CREATE TABLE orders (id bigint PRIMARY KEY, note text, lsn numeric)`)
+	return s, s.route("id: {position: true}", "envelope: debezium",
+		"to: {table: orders, write: upsert, version: envelope.position, columns: {id: value.id, note: value.note, lsn: envelope.position}}")
+}
+
+// halts runs until the route halts for a new log of its source.
+func (s *scene) halts(route, why string) {
+	s.t.Helper()
+	r, err := s.try(route)
+	must(s.t, err)
+	if len(r.Halted) != 1 || !strings.Contains(r.Halted[0].Reason, why) {
+		s.t.Fatalf("halted: %+v, where %q is expected", r.Halted, why)
+	}
+}
+
+func (s *scene) resume() {
+	s.t.Helper()
+	must(s.t, postgres.NewStatus(s.db, "").SetDesired(within(s.t), s.topic, false, ""))
+}
+
+func TestASourceThatBeganAnewWhileNobodyRanIsNoticed(t *testing.T) {
+	t.Parallel()
+	for what, of := range map[string]struct{ old, new, why string }{
+		"a fail-over to a server that is behind": {pgSource(200, 190, 5), pgSource(50, 40, 6), "LSN 0/28, after LSN 0/BE at or before offset 1"},
+		"a new connector takes a snapshot":       {pgSource(200, 190, 5), `{"connector":"postgresql","ts_ms":6,"snapshot":"first","sequence":"[null,\"60\"]","lsn":60}`, "LSN 0/3C, after LSN 0/BE"},
+		"a binlog that was reset":                {mysqlSource(7, 100, 5), mysqlSource(1, 4, 6), "file 1, position 4 of server 1, after file 7, position 100"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s, route := versioned(t)
+			s.produce(later("c", of.old, 1, "a"), later("c", of.old, 2, "b"))
+			s.run(route)
+			s.produce(later("u", of.new, 1, "c"))
+			s.halts(route, of.why)
+			s.halts(route, of.why) // a restart is no answer
+			s.want("SELECT string_agg(note, ' ' ORDER BY id) FROM orders", "a b")
+			if got := s.outcomes(); got != "2 applied" {
+				t.Error(got)
+			}
+			s.exec("UPDATE orders SET lsn = NULL")
+			s.resume()
+			s.run(route)
+			s.want("SELECT string_agg(note, ' ' ORDER BY id) FROM orders", "c b")
+			if got := s.outcomes(); got != "3 applied" {
+				t.Error(got)
+			}
+		})
+	}
+}
+
+func TestAResumeForgetsNoSourceThatDidNotHalt(t *testing.T) {
+	t.Parallel()
+	s, route := versioned(t)
+	s.produce(later("c", pgSource(200, 190, 5), 1, "a"))
+	s.run(route)
+	s.resume()
+	s.produce(later("u", pgSource(50, 40, 6), 1, "b"))
+	s.halts(route, "LSN 0/28")
+}
+
+func TestWhatAKilledConnectorSendsAgainIsNoNewSource(t *testing.T) {
+	t.Parallel()
+	s, route := versioned(t)
+	s.produce(later("c", pgSource(100, 90, 4), 1, "a"), later("u", pgSource(200, 190, 5), 1, "b"))
+	s.run(route)
+	s.produce(later("c", pgSource(100, 90, 4), 1, "a"), later("u", pgSource(200, 190, 5), 1, "b"), later("u", pgSource(300, 290, 6), 1, "c"))
+	s.run(route)
+	s.want("SELECT note FROM orders", "c")
+	// A snapshot of the same server, and changes that were on their way when it began; an incremental one knows no place.
+	s.produce(
+		later("r", `{"connector":"postgresql","ts_ms":7,"snapshot":"true","sequence":"[null,\"400\"]","lsn":400}`, 1, "d"),
+		later("u", pgSource(380, 370, 8), 2, "x"), later("u", pgSource(500, 490, 9), 2, "y"),
+		later("r", `{"connector":"postgresql","ts_ms":10,"snapshot":"incremental","sequence":"[null,\"470\"]","lsn":470}`, 1, "e"),
+	)
+	s.run(route)
+	s.want("SELECT string_agg(note, ' ' ORDER BY id) FROM orders", "e y")
+}
+
+func TestATopicThatIsReadAgainComparesFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	s, route := versioned(t)
+	s.produce(later("c", pgSource(100, 90, 4), 1, "a"), later("u", pgSource(200, 190, 5), 1, "b"))
+	s.run(route)
+	s.exec(`UPDATE semel.watermark SET next_offset = 0, source = jsonb_set(source, '{latest,order}', '[900, 0]')`) // as if it had come from elsewhere
+	s.run(route)
+	s.want("SELECT source->'latest'->>'order' FROM semel.watermark", "[190, 0]")
 }
