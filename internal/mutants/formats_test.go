@@ -2,6 +2,16 @@ package mutants
 
 var formats = []mutant{
 	{
+		guard: "postgres: a source's place outlives the process",
+		edits: []edit{{"postgres/table_source.go", `	return string(marshal(p))`, `	return nil`}},
+		pkg:   "./internal/cases", tests: []string{"TestASourceThatBeganAnewWhileNobodyRanIsNoticed"},
+	},
+	{
+		guard: "postgres: a source's place of messages that are read again is none",
+		edits: []edit{{"postgres/table_source.go", `err != nil || p.Offset >= next`, `err != nil`}},
+		pkg:   "./internal/cases", tests: []string{"TestATopicThatIsReadAgainComparesFromItsBeginning"},
+	},
+	{
 		guard: "decode: an outage is no verdict about messages",
 		edits: []edit{{settle, `if err == nil && it.Err != nil {`, `if false {`}},
 		tests: []string{"TestOutageWhileMessagesAreReadBuriesNothing"},
