@@ -54,6 +54,10 @@ type Config[T any] struct {
 	OnError     ErrorPolicy
 	Batch       BatchLimits
 
+	// Rate bounds what is taken from the source; nil: nothing does. Who waits for it
+	// keeps its place in the group and has no transaction open.
+	Rate *Rate
+
 	// Reread is how often rows of idle partitions are read again, so that a
 	// database that went back is noticed. Default 3 s.
 	Reread time.Duration

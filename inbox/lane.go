@@ -157,9 +157,24 @@ func (l *lane[T]) poll(ctx context.Context) (Delivery, error) {
 	if l.paused {
 		want, wait = 0, min(l.cfg.Reread, time.Second)
 	}
+	if want > 0 {
+		var later time.Duration
+		if want, later = l.cfg.Rate.ready(want); want == 0 {
+			wait = min(wait, later)
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return l.cfg.Source.Poll(ctx, want)
+	d, err := l.cfg.Source.Poll(ctx, want)
+	l.cfg.Rate.took(messagesOf(d.Runs))
+	return d, err
+}
+
+func messagesOf(runs []Run) (n int) {
+	for _, r := range runs {
+		n += len(r.Messages)
+	}
+	return n
 }
 
 // assigned takes the delivery's changes into the lane's picture.

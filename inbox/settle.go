@@ -78,8 +78,12 @@ func (u *upcoming) spans(n int) []Span {
 // prepare decodes the next batch, and reads it first if nothing is there.
 func (l *lane[T]) prepare(u *upcoming, cut cutter, read bool) {
 	if read {
-		u.read = l.stretches(l.cfg.Source.More(cut.messages))
-		u.batches = cut.cut(u.read)
+		if n, _ := l.cfg.Rate.ready(cut.messages); n > 0 {
+			runs := l.cfg.Source.More(n)
+			l.cfg.Rate.took(messagesOf(runs))
+			u.read = l.stretches(runs)
+			u.batches = cut.cut(u.read)
+		}
 	}
 	if len(u.batches) > 0 {
 		next := &u.batches[0]
@@ -183,10 +187,7 @@ func repeats(b batch, seen map[semel.ID]*Item) (out []repeat) {
 // stretches are runs of this lane's partitions, and where their items go.
 func (l *lane[T]) stretches(runs []Run) []stretch {
 	var out []stretch
-	n := 0
-	for _, r := range runs {
-		n += len(r.Messages)
-	}
+	n := messagesOf(runs)
 	// Two deliveries may be in use. The items of the one before them are settled:
 	// theirs is the space, and the effect finds its Loads in it.
 	l.slabs[0], l.slabs[1] = l.slabs[1], l.slabs[0]

@@ -92,6 +92,7 @@ type Route struct {
 	Batch       Batch
 	Inbox       Inbox
 	OnError     OnError
+	Limit       Rate // of what is read; zero: none
 	DeadLetters DeadLetters
 
 	// Path is the route's place in the file, "routes[0]", for [File.ErrorAt].
@@ -270,6 +271,26 @@ type OnError struct {
 	Max      time.Duration
 	InARow   int     // so many buried in a row halt the route; 0: no limit
 	Share    float64 // this share of the last thousand as well, 0.05 for 5%; 0: no limit
+}
+
+// Rate is so many messages in a time.
+type Rate struct {
+	Messages int
+	Per      time.Duration // a second or a minute
+}
+
+// IsZero says that there is no rate.
+func (r Rate) IsZero() bool { return r == Rate{} }
+
+// String is the rate as the file has it.
+func (r Rate) String() string {
+	switch r.Per {
+	case time.Second:
+		return fmt.Sprintf("%d/s", r.Messages)
+	case time.Minute:
+		return fmt.Sprintf("%d/m", r.Messages)
+	}
+	return ""
 }
 
 // DeadLetters says how long they are kept.

@@ -84,8 +84,8 @@ func TestAWholeFileIsRead(t *testing.T) {
 		`[value.order_no value["type of"]]positionduplicatehalt"My.Schema".ordersupsert[id] value.ver Europe/Warsaw map[sent:ms]` {
 		t.Error(got)
 	}
-	if got := fmt.Sprint(r.To.Columns, r.To.Tombstone, r.To.OnNUL, r.To.UnknownFields, r.Batch, r.Inbox, r.OnError, r.DeadLetters); got !=
-		"[{id value.order.id} {ver value.ver} {raw value} {sent timestamp} {user key.user}]dead-letterstriphalt{100 1048576 3s 5ms} {0s} {dead-letter 3 100ms 1m0s 7 0.025} {168h0m0s}" {
+	if got := fmt.Sprint(r.To.Columns, r.To.Tombstone, r.To.OnNUL, r.To.UnknownFields, r.Batch, r.Inbox, r.OnError, r.Limit, r.DeadLetters); got !=
+		"[{id value.order.id} {ver value.ver} {raw value} {sent timestamp} {user key.user}]dead-letterstriphalt{100 1048576 3s 5ms} {0s} {dead-letter 3 100ms 1m0s 7 0.025} 300/m {168h0m0s}" {
 		t.Error(got)
 	}
 }
@@ -99,7 +99,7 @@ func TestDefaultsAreThoseOfTheDocument(t *testing.T) {
 		"Guarantee:effectively-once Format:json Schema:{File: Message:} Envelope:none ID:{Header: Fields:[] Key:false Position:false} OnMissingID:dead-letter OnCollision:dead-letter OnGap:go-on Filter: "+
 		"To:{Table:t Template: Write:append PrimaryKey:[] Version: Columns:[] OnExists:duplicate Zone:UTC Epoch:map[] OnNUL:dead-letter UnknownFields:ignore Tombstone:ignore Absent:set-null Combine:[] Deleted: Query:{SQL: Relation:[] Expect:any}} "+
 		"Batch:{Messages:5000 Bytes:16777216 Time:10s Linger:0s} Inbox:{Window:168h0m0s} "+
-		"OnError:{Then:dead-letter Attempts:1 Initial:1s Max:5m0s InARow:20 Share:0.05} DeadLetters:{Keep:2160h0m0s} Path:routes[0]}" {
+		"OnError:{Then:dead-letter Attempts:1 Initial:1s Max:5m0s InARow:20 Share:0.05} Limit: DeadLetters:{Keep:2160h0m0s} Path:routes[0]}" {
 		t.Error(got)
 	}
 	if r.To.Zone != nil {
@@ -107,6 +107,21 @@ func TestDefaultsAreThoseOfTheDocument(t *testing.T) {
 	}
 	if f.Memory != 256<<20 || f.Server.Listen != "127.0.0.1:8321" || f.ShutdownGrace != 25*time.Second || f.Database.Schema != "semel" || !f.Database.SynchronousCommit {
 		t.Errorf("%+v", f)
+	}
+}
+
+func TestRatesHaveANumberAndATime(t *testing.T) {
+	t.Parallel()
+	for _, wrong := range []string{"5000", "5000/h", "0/s", "-1/s", "1.5/s", "05/s", "5000 /s", "5k/s", "/s", "1000000000/s", "''"} {
+		es := mistakes(t, minimal("  limit: {messages: "+wrong+"}"))
+		if len(es) != 1 || !strings.Contains(es[0].What, "limit.messages") {
+			t.Errorf("%s: %v", wrong, es[0])
+		}
+	}
+	for _, right := range []string{"5000/s", "300/m", "1/m", "999999999/s"} {
+		if got := parse(t, minimal("  limit: {messages: "+right+"}")).Routes[0].Limit; got.String() != right || got.IsZero() {
+			t.Errorf("%s is %v", right, got)
+		}
 	}
 }
 
@@ -251,7 +266,7 @@ func TestLaterChecksFindTheirPlace(t *testing.T) {
 	f := parse(t, string(data))
 	for path, want := range map[string]string{
 		f.Routes[0].Path + ".to.columns.raw": "semel.yaml:29:9: routes[0].to.columns.raw: no such column",
-		f.Routes[1].Path + ".to.columns.raw": "semel.yaml:44:5: routes[1].to.columns.raw: no such column",
+		f.Routes[1].Path + ".to.columns.raw": "semel.yaml:45:5: routes[1].to.columns.raw: no such column",
 		f.Routes[0].Path + ".from.topics[1]": "semel.yaml:13:29: routes[0].from.topics[1]: no such column",
 	} {
 		if e := f.ErrorAt(path, "no such column", ""); e.Error() != want {

@@ -234,8 +234,13 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		"on_collision":  choice(r, &t.OnCollision, []OnCollision{CollisionDeadLetter, CollisionDuplicate, CollisionHalt}),
 		"on_gap":        choice(r, &t.OnGap, []OnGap{GapGoOn, GapHalt}),
 		"filter":        func(n *yaml.Node, at string) { t.Filter = r.expr(n, at, sink.ParseFilter) },
-		"limit":         r.later,
-		"to":            func(n *yaml.Node, at string) { r.to(n, at, &t.To) },
+		"limit": func(n *yaml.Node, at string) {
+			seen := r.object(n, at, fields{"messages": r.rate(&t.Limit)})
+			if seen["messages"] == nil {
+				r.missing(target(n), join(at, "messages"), "messages: 5000/s")
+			}
+		},
+		"to": func(n *yaml.Node, at string) { r.to(n, at, &t.To) },
 		"batch": func(n *yaml.Node, at string) {
 			r.object(n, at, fields{
 				"messages": r.whole(&t.Batch.Messages, 1, 1_000_000),

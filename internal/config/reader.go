@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -414,6 +415,25 @@ func (r *reader) share(dst *float64) field {
 			return
 		}
 		*dst = v / 100
+	}
+}
+
+var rateForm = regexp.MustCompile(`^([1-9][0-9]{0,8})/(s|m)$`)
+
+// rate reads 5000/s or 300/m.
+func (r *reader) rate(dst *Rate) field {
+	return func(n *yaml.Node, at string) {
+		s, ok := r.string(n, at, "a rate, like 5000/s")
+		if !ok {
+			return
+		}
+		m := rateForm.FindStringSubmatch(s)
+		if m == nil {
+			r.fail(target(n), fmt.Sprintf("%s: %q is no rate", at, s), "rates are like 5000/s or 300/m: whole numbers above 0, a second or a minute")
+			return
+		}
+		dst.Messages, _ = strconv.Atoi(m[1])
+		dst.Per = map[string]time.Duration{"s": time.Second, "m": time.Minute}[m[2]]
 	}
 }
 

@@ -204,6 +204,9 @@ func (c *check) route(r config.Route) error {
 	if err := c.group(r); err != nil {
 		return err
 	}
+	if !r.Limit.IsZero() {
+		c.weak(r.Path+".limit", fmt.Sprintf("each process takes at most %s, however many wait: the lag grows while more are sent", r.Limit), "leave it out when the backlog is gone")
+	}
 	if err := c.formats(r); err != nil {
 		return err
 	}

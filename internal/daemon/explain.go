@@ -86,6 +86,7 @@ func explanation(r config.Route, table *postgres.Table) Explanation {
 	e.remembers()
 	e.messages()
 	e.rows()
+	e.pace()
 	e.crash()
 	e.afterwards()
 	e.say("a bad one", "%s", errorWords(r))
@@ -186,6 +187,14 @@ func (e *explainer) rows() {
 		return
 	}
 	e.say("", "Messages of a partition stay in order. %d lanes share the partitions of this process.", n)
+}
+
+// pace is how fast a route may be.
+func (e *explainer) pace() {
+	per := map[time.Duration]string{time.Second: "a second", time.Minute: "a minute"}
+	if l := e.r.Limit; !l.IsZero() {
+		e.say("the limit", "This process takes at most %d messages %s from its topics, all lanes together; each further process takes as many. Who waits has no transaction open.", l.Messages, per[l.Per])
+	}
 }
 
 // crash goes through a batch, step by step.

@@ -20,9 +20,13 @@ import (
 
 // route joins the parts of a route of the file.
 func (d *daemon) route(r config.Route) *route {
+	var rate *inbox.Rate // of all its lanes
+	if l := r.Limit; !l.IsZero() {
+		rate = inbox.NewRate(l.Messages, l.Per)
+	}
 	return &route{
 		name: r.Name, lanes: r.From.Concurrency, board: d.board,
-		make: func(ctx context.Context, n int) (lane, error) { return d.lane(ctx, r, n) },
+		make: func(ctx context.Context, n int) (lane, error) { return d.lane(ctx, r, n, rate) },
 		orders: func(ctx context.Context) (int64, error) {
 			es, err := d.parts.memory.Events(ctx, postgres.EventFilter{Consumer: r.Consumer, Kinds: []string{"resumed"}, Limit: 1})
 			if len(es) == 0 {
@@ -34,7 +38,7 @@ func (d *daemon) route(r config.Route) *route {
 }
 
 // lane makes one member of the route's group with its own connection.
-func (d *daemon) lane(ctx context.Context, r config.Route, n int) (lane, error) {
+func (d *daemon) lane(ctx context.Context, r config.Route, n int, rate *inbox.Rate) (lane, error) {
 	log := d.log.With("route", r.Name)
 	table, err := d.prepare(ctx, r, n)
 	if err != nil {
@@ -68,6 +72,7 @@ func (d *daemon) lane(ctx context.Context, r config.Route, n int) (lane, error) 
 		OnGap:        onGap[r.OnGap],
 		OnError:      onError(r.OnError),
 		Batch:        inbox.BatchLimits{Messages: r.Batch.Messages, Bytes: int(r.Batch.Bytes), Time: r.Batch.Time, Linger: r.Batch.Linger},
+		Rate:         rate,
 		Logger:       log,
 		Observe:      d.observe(r.Name, n),
 	})

@@ -27,7 +27,7 @@ func Redrive(ctx context.Context, cfg Config) error {
 	d.board = newBoard(time.Now, func(Standing) {})
 	for _, r := range routes {
 		d.board.add(r.Name, 1)
-		l, err := d.lane(ctx, r, 0)
+		l, err := d.lane(ctx, r, 0, nil)
 		if err == nil {
 			err = l.(*inbox.Inbox[pgx.Tx]).Redrive(ctx)
 		}
