@@ -109,6 +109,7 @@ type DeadFilter struct {
 	Numbers       []int64
 	Since, Before time.Time // when they were buried
 	Closed        bool      // also those that were redriven or discarded
+	Marked        bool      // only those that are to be handled again
 	Payload       bool      // with key, value and headers
 	Limit         int       // newest first; 0: no limit, oldest first
 }
@@ -138,6 +139,9 @@ func (f DeadFilter) where() (string, []any) {
 	}
 	if !f.Before.IsZero() {
 		add("at < $%d::timestamptz", f.Before)
+	}
+	if f.Marked {
+		conds = append(conds, "state = 'redrive'")
 	}
 	if !f.Closed {
 		conds = append(conds, "state IN ('buried', 'redrive')")

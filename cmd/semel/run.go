@@ -50,7 +50,7 @@ are read anew for each connection without it.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&r.untilCaughtUp, "until-caught-up", false, "end when all that was in the topics at the start is settled; 1 if something was buried, 3 if something halted")
+	f.BoolVar(&r.untilCaughtUp, "until-caught-up", false, "end when all that was in the topics at the start is settled, and what was marked for redrive handled; 1 if something was buried, 3 if something halted")
 	f.StringArrayVar(&r.routes, "route", nil, "run this route `NAME` alone (may be repeated)")
 	f.BoolVar(&r.dev, "dev", false, "with the embedded broker and PostgreSQL of semel dev")
 	f.StringVar(&r.devAt.dir, "dev-dir", ".semel", "their folder")
@@ -161,8 +161,8 @@ func (r *runRoutes) verdict(result daemon.Result) error {
 		return stuck(errors.New("aborted: what was in flight was rolled back and will be delivered again"), "")
 	case r.untilCaughtUp && r.stop.first() != 0:
 		return stuck(errors.New("interrupted before all was settled"), "")
-	case r.untilCaughtUp && result.Buried() > 0:
-		return no(fmt.Errorf("%s buried", plural(result.Buried(), "message")), "semel dead list shows them")
+	case r.untilCaughtUp && result.Buried()+result.Reburied > 0:
+		return no(fmt.Errorf("%s buried", plural(result.Buried()+result.Reburied, "message")), "semel dead list shows them")
 	}
 	return nil
 }

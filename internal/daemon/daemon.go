@@ -30,6 +30,8 @@ type Result struct {
 	Tallies []Tally
 	Halted  []Standing // at the end
 	Paused  []string   // that have messages left, where the run was to end when all is settled
+	// Reburied are dead letters that were marked when it began, and are buried again.
+	Reburied int64
 	// Aborted: the time to stop in was over, and what was in flight was rolled
 	// back.
 	Aborted bool
@@ -86,6 +88,12 @@ func Run(hard, soft context.Context, cfg Config) (Result, error) {
 	for _, r := range routes {
 		d.board.add(r.Name, r.From.Concurrency)
 	}
+	var marked marks
+	if cfg.UntilCaughtUp {
+		if marked, err = d.marked(soft, routes); err != nil {
+			return Result{}, err
+		}
+	}
 	serve, err := d.server()
 	if err != nil {
 		return Result{}, err
@@ -119,7 +127,7 @@ func Run(hard, soft context.Context, cfg Config) (Result, error) {
 	if cfg.UntilCaughtUp {
 		helpers.Go(func() {
 			var ok bool
-			if paused, ok = d.caughtUp(soft, routes); ok {
+			if paused, ok = d.caughtUp(soft, routes, marked); ok {
 				drain()
 			}
 		})
@@ -130,6 +138,7 @@ func Run(hard, soft context.Context, cfg Config) (Result, error) {
 	helpers.Wait()
 
 	result := Result{Tallies: d.board.tallies(), Paused: paused, Aborted: late.Load()}
+	result.Reburied = d.buriedAgain(context.WithoutCancel(soft), marked)
 	for i := range result.Tallies {
 		result.Tallies[i].UnknownFields = d.tables.unknownFields(result.Tallies[i].Route)
 	}
