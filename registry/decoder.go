@@ -11,6 +11,7 @@ import (
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/sink"
 	"github.com/semelhq/semel/sink/avro"
+	"github.com/semelhq/semel/sink/jsonschema"
 	"github.com/semelhq/semel/sink/protobuf"
 )
 
@@ -20,7 +21,7 @@ type Format uint8
 const (
 	Avro Format = iota
 	Protobuf
-	JSON // JSON text, whose schema is looked up and not applied
+	JSON // JSON text, whose schema is looked up, and applied where Reading says so
 )
 
 // types are the registry's names of formats.
@@ -32,6 +33,7 @@ func (f Format) String() string { return types[f] }
 type Decoder struct {
 	registry *Registry
 	format   Format
+	how      Reading
 
 	known sync.Map // int -> *known: schemas, for good
 
@@ -46,10 +48,27 @@ var _ sink.Decoder = (*Decoder)(nil)
 // Decoder reads messages of a format. All that ask for one share it.
 func (r *Registry) Decoder(f Format) *Decoder { return r.decoders[f] }
 
+// Reading is more than reading by the writer's schema.
+type Reading struct {
+	// As is what Avro's data is read as; nil: as it was written.
+	As *avro.Schema
+	// Validate checks JSON by its schema.
+	Validate bool
+}
+
+// Reader is a [Registry.Decoder] of its own.
+func (r *Registry) Reader(f Format, how Reading) *Decoder {
+	if how == (Reading{}) {
+		return r.Decoder(f)
+	}
+	return &Decoder{registry: r, format: f, how: how}
+}
+
 // known is a schema ready for reading, or why it can't be used.
 type known struct {
 	avro  *avro.Schema
 	files *protobuf.Files
+	json  *jsonschema.Schema // nil: it is not applied
 	err   error
 
 	mu       sync.RWMutex
@@ -96,7 +115,10 @@ func (d *Decoder) AppendJSON(dst, data []byte) ([]byte, error) {
 			dst, err = m.AppendJSON(dst, data)
 		}
 	default:
-		return append(dst, data...), nil
+		if k.json == nil {
+			return append(dst, data...), nil
+		}
+		dst, err = k.json.AppendJSON(dst, data)
 	}
 	if err != nil {
 		err = fmt.Errorf("by schema %d: %w", id, err)
@@ -156,7 +178,7 @@ func (d *Decoder) ask(id int) (any, error) {
 	d.down = nil
 	k := &known{err: err}
 	if err == nil {
-		k = compile(d.format, s)
+		k = d.compile(s)
 	}
 	if k.err != nil {
 		k.err = fmt.Errorf("schema %d: %w", id, k.err)
@@ -168,7 +190,8 @@ func (d *Decoder) ask(id int) (any, error) {
 func unknownID(id int) error { return fmt.Errorf("schema %d: %w", id, ErrUnknown) }
 
 // compile makes a schema ready for reading.
-func compile(f Format, s Schema) *known {
+func (d *Decoder) compile(s Schema) *known {
+	f := d.format
 	k := &known{messages: map[string]*protobuf.Message{}}
 	if s.Type != f.String() {
 		k.err = fmt.Errorf("it is of type %s, where %s is expected", s.Type, f)
@@ -180,7 +203,9 @@ func compile(f Format, s Schema) *known {
 		for _, r := range s.References {
 			texts = append(texts, r.Text)
 		}
-		k.avro, k.err = avro.Parse(s.Text, texts...)
+		if k.avro, k.err = avro.Parse(s.Text, texts...); k.err == nil && d.how.As != nil {
+			k.avro, k.err = k.avro.As(d.how.As)
+		}
 	case Protobuf:
 		const name = "semel/schema.proto"
 		sources := map[string]string{name: s.Text}
@@ -188,6 +213,14 @@ func compile(f Format, s Schema) *known {
 			sources[r.Name] = r.Text
 		}
 		k.files, k.err = protobuf.Compile(name, sources)
+	case JSON:
+		if d.how.Validate {
+			texts := map[string]string{}
+			for _, r := range s.References {
+				texts[r.Name] = r.Text
+			}
+			k.json, k.err = jsonschema.Parse(s.Text, texts)
+		}
 	}
 	return k
 }
@@ -234,12 +267,14 @@ func (d *Decoder) Fields(ctx context.Context, subject string) (names []string, o
 	if err != nil {
 		return nil, false, err
 	}
-	k := compile(d.format, s)
+	k := d.compile(s)
 	switch {
 	case k.err != nil:
 		return nil, false, fmt.Errorf("schema %d of %s: %w", s.ID, subject, k.err)
 	case k.avro != nil:
 		names, ok = k.avro.Fields()
+	case k.json != nil:
+		names, ok = k.json.Fields()
 	case k.files != nil && len(k.files.Names()) == 1: // else which one is the message's to say
 		m, err := k.files.At(nil)
 		if err != nil {

@@ -8,7 +8,8 @@
 //
 // Each message is read by the schema that its writer had. A schema is fetched when
 // the first message names it, with what it refers to, and kept for good: the
-// schema of an ID never changes. A registry that can't be used, also for want of
+// schema of an ID never changes. [Registry.Reader] reads Avro as another schema has
+// it, and checks JSON by its schema. A registry that can't be used, also for want of
 // credentials, is a semel.OutageError; an ID that it doesn't know, and bytes that
 // are not what the schema says, are errors about the message.
 package registry

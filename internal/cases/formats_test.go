@@ -445,3 +445,106 @@ func TestCheckLooksIntoSchemas(t *testing.T) {
 		t.Errorf("without a registry: %v", err)
 	}
 }
+
+func TestAReadersSchemaDecidesWhatRowsHave(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (no bigint PRIMARY KEY, total numeric, state text, note text)`)
+	const old = `{"type":"record","name":"Order","fields":[{"name":"id","type":"int"},{"name":"gone","type":"string"},{"name":"state","type":{"type":"enum","name":"State","symbols":["NEW","LOST"]}}]}`
+	const now = `{"type":"record","name":"Order","fields":[{"name":"no","aliases":["id"],"type":"long"},{"name":"total","type":{"type":"bytes","logicalType":"decimal","precision":9,"scale":2},"default":"\u0000\u00ff"},
+		{"name":"state","type":{"type":"enum","name":"State","symbols":["NEW","OTHER"],"default":"OTHER"}},{"name":"note","type":["null","string"],"default":null}]}`
+	const foreign = `{"type":"record","name":"Paid","fields":[{"name":"no","type":"long"}]}`
+	reg.SeedSchema("o-value", 1, 1, sr.Schema{Schema: old})
+	reg.SeedSchema("o-value", 2, 2, sr.Schema{Schema: now})
+	reg.SeedSchema("paid", 1, 3, sr.Schema{Schema: foreign})
+	file := filepath.Join(t.TempDir(), "order.avsc")
+	must(t, os.WriteFile(file, []byte(now), 0o600))
+	s.produce(
+		&kgo.Record{Value: by(1, avroOf(t, old, map[string]any{"id": int32(1), "gone": "x", "state": "NEW"}))},
+		&kgo.Record{Value: by(1, avroOf(t, old, map[string]any{"id": int32(2), "gone": "x", "state": "LOST"}))},
+		&kgo.Record{Value: by(2, avroOf(t, now, map[string]any{"no": int64(3), "total": rat("1.5"), "state": "NEW", "note": "x"}))},
+		&kgo.Record{Value: by(3, avroOf(t, foreign, map[string]any{"no": int64(4)}))},
+	)
+	s.run(s.route("format: avro", fmt.Sprintf("schema: {reader: %q}", file), "id: {fields: [value.no]}", "to: {table: o, write: insert}"))
+	s.want("SELECT string_agg(o::text, ' ' ORDER BY no) FROM o", "(1,2.55,NEW,) (2,2.55,OTHER,) (3,1.50,NEW,x)")
+	s.want("SELECT class || ' ' || split_part(error, ':', 1) || split_part(error, ':', 2) FROM semel.dead_letter", "decode value schema 3")
+
+	// The same without a registry: all messages by one schema, as another one has them.
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "old.avsc"), []byte(old), 0o600))
+	s.exec("TRUNCATE o")
+	s.more = ""
+	s.topicBelow("plain")
+	s.produce(&kgo.Record{Topic: s.topic + ".plain", Value: avroOf(t, old, map[string]any{"id": int32(5), "gone": "x", "state": "LOST"})})
+	route := s.matching("plain", "consumer: TOPIC-p", "format: avro", fmt.Sprintf("schema: {file: %q, reader: %q}", filepath.Join(dir, "old.avsc"), file), "id: {fields: [value.no]}", "to: {table: o, write: insert}")
+	s.run(route)
+	s.want("SELECT o FROM o", "(5,2.55,OTHER,)")
+
+	must(t, os.WriteFile(file, []byte(`{"type":"record","name":"Order","fields":[{"name":"must","type":"long"}]}`), 0o600))
+	if _, err := s.try(route); err == nil || !strings.Contains(err.Error(), "no default") {
+		t.Errorf("schemas that don't fit: %v", err)
+	}
+}
+
+func TestAVersionOfTheSchemaIsNoCollision(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint, total numeric)`)
+	reg.SeedSchema("o-value", 1, 1, sr.Schema{Schema: orderV1})
+	reg.SeedSchema("o-value", 2, 2, sr.Schema{Schema: orderV2})
+	s.produce(
+		&kgo.Record{Value: by(1, avroOf(t, orderV1, map[string]any{"id": int64(1), "total": rat("1.5")}))},
+		&kgo.Record{Value: by(2, avroOf(t, orderV2, map[string]any{"id": int64(1), "total": rat("1.5"), "note": "in no column"}))}, // the same, by a newer program
+		&kgo.Record{Value: by(2, avroOf(t, orderV2, map[string]any{"id": int64(1), "total": rat("1.50001"), "note": nil}))},        // another one
+	)
+	s.run(s.route("format: avro", "id: {fields: [value.id]}", "to: {table: o, write: append, columns: {id: value.id, total: value.total}}"))
+	s.want("SELECT o FROM o", "(1,1.50000)")
+	if got := s.outcomes(); got != "1 applied, 1 duplicate, 1 dead" {
+		t.Error(got)
+	}
+	s.want("SELECT class FROM semel.dead_letter", "collision")
+}
+
+func TestProtobufImportsAreFetchedToo(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, sku text, amount bigint)`)
+	reg.SeedSchema("line", 1, 1, sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "proto3"; package shop.parts; message Line { string sku = 1; }`})
+	reg.SeedSchema("placed", 1, 2, sr.Schema{
+		Type: sr.TypeProtobuf, Schema: `syntax = "proto3"; import "parts/line.proto"; message Placed { int64 id = 1; shop.parts.Line line = 2; }`,
+		References: []sr.SchemaReference{{Name: "parts/line.proto", Subject: "line", Version: 1}},
+	})
+	reg.SeedSchema("paid", 1, 3, sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "proto3"; message Paid { int64 amount = 1; int64 id = 2; }`})
+	s.produce(&kgo.Record{Value: by(2, []byte("\x00\x08\x01\x12\x03\x0a\x01A"))}, &kgo.Record{Value: by(3, []byte("\x00\x08\x05\x10\x02"))}, &kgo.Record{Value: by(3, []byte("\x00\x08\x06\x10\x03\x1a\x02xy"))}) // the last one by a newer program
+	s.run(s.route("format: protobuf", "id: {fields: [value.id]}", "to: {table: o, write: insert, columns: {id: value.id, sku: value.line.sku, amount: value.amount}}"))
+	s.want("SELECT string_agg(concat_ws('|', id, sku, amount), ' ' ORDER BY id) FROM o", "1|A 2|5 3|6")
+}
+
+func TestJSONIsCheckedByItsSchemaIfThatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, `CREATE TABLE o (id bigint PRIMARY KEY, total numeric)`)
+	const money = `{"type":"number","minimum":0,"multipleOf":0.01}`
+	const order = `{"type":"object","required":["id"],"properties":{"id":{"type":"integer"},"total":{"$ref":"money.json"}}}`
+	reg.SeedSchema("money", 1, 1, sr.Schema{Type: sr.TypeJSON, Schema: money})
+	reg.SeedSchema("o-value", 1, 2, sr.Schema{Type: sr.TypeJSON, Schema: order, References: []sr.SchemaReference{{Name: "money.json", Subject: "money", Version: 1}}})
+	var texts [][]byte
+	for _, text := range []string{`{"id":9007199254740993,"total":1.10}`, `{"id":2,"total":-1}`, `{"total":1}`, `{"id":4,"total":1.001}`, `{"id":5}`} {
+		texts = append(texts, []byte(text))
+		s.produce(&kgo.Record{Value: by(2, []byte(text))})
+	}
+	const rows, letters = "SELECT string_agg(o::text, ' ' ORDER BY id) FROM o o", `SELECT string_agg(class || ' ' || error, ' | ' ORDER BY "offset") FROM semel.dead_letter`
+	s.run(s.route("format: json-schema", "schema: {validate: true}", "id: {position: true}", "to: {table: o, write: append}"))
+	s.want(rows, "(5,) (9007199254740993,1.10)")
+	s.want(letters, "decode value: by schema 2: /total: minimum: got -1, want 0 | decode value: by schema 2: the whole: missing property 'id' | decode value: by schema 2: /total: multipleOf: got 1.001, want 0.01")
+
+	// By a schema in a file, messages have no prefix and are always checked.
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "order.json"), []byte(order), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "money.json"), []byte(money), 0o600))
+	s.exec("TRUNCATE o, semel.dead_letter")
+	s.more = ""
+	s.topicBelow("plain")
+	for _, text := range texts {
+		s.produce(&kgo.Record{Topic: s.topic + ".plain", Value: text})
+	}
+	s.run(s.matching("plain", "consumer: TOPIC-p", "format: json-schema", fmt.Sprintf("schema: {file: %q}", filepath.Join(dir, "order.json")), "id: {position: true}", "to: {table: o, write: append}"))
+	s.want(rows, "(5,) (9007199254740993,1.10)")
+	s.want("SELECT count(*) FROM semel.dead_letter WHERE class = 'decode'", "3")
+}

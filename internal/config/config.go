@@ -154,10 +154,12 @@ type (
 	Then          string
 )
 
-// Schema is a schema in a local file.
+// Schema is a schema in a local file, and how a format's schemas are used.
 type Schema struct {
-	File    string // as it was written: relative to the working directory
-	Message string // of Protobuf: the full name
+	File     string // as it was written: relative to the working directory; "": the registry has it
+	Message  string // of Protobuf: the full name
+	Reader   string // of Avro: the file of what is read
+	Validate bool   // of JSON Schema: messages are checked by the registry's
 }
 
 const (

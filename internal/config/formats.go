@@ -59,9 +59,9 @@ func (r *reader) registry(n *yaml.Node, at string) {
 
 func (r *reader) schema(dst *Schema) field {
 	return func(n *yaml.Node, at string) {
-		seen := r.object(n, at, fields{"file": r.name(&dst.File), "message": r.name(&dst.Message)})
-		if n = target(n); seen["file"] == nil {
-			r.missing(n, join(at, "file"), "file: order.avsc, or order.proto")
+		seen := r.object(n, at, fields{"file": r.name(&dst.File), "message": r.name(&dst.Message), "reader": r.name(&dst.Reader), "validate": r.bool(&dst.Validate)})
+		if n = target(n); seen["file"] == nil && (seen["reader"] == nil && seen["validate"] == nil || seen["message"] != nil) {
+			r.missing(n, join(at, "file"), "file: order.avsc, order.proto, or order.schema.json")
 		}
 	}
 }
@@ -93,21 +93,24 @@ func (r *reader) checkFormats(at string, t *Route) {
 }
 
 func (r *reader) checkSchema(at, format, schema string, f Format, s Schema) {
-	local := s != (Schema{})
+	local := s.File != "" || s.Message != ""
 	path := join(at, schema)
+	if s.Reader != "" && f != FormatAvro {
+		r.failPath(join(path, "reader"), "without effect: only Avro reads by two schemas", "")
+	}
 	switch {
-	case f == FormatJSONSchema && local:
-		r.failPath(path, "without effect: JSON text is read as it is, by no schema", "format: json, if there is no schema registry")
-	case !encoded(f) && local:
+	case s.Validate && (f != FormatJSONSchema || local):
+		r.failPath(join(path, "validate"), "without effect: "+map[bool]string{true: "by a schema in a file every message is checked", false: "only json-schema is checked"}[f == FormatJSONSchema], "")
+	case !encoded(f) && s != (Schema{}):
 		r.failPath(path, "without effect: this "+format+" needs no schema", "")
 	case encoded(f) && !local && !r.registered:
 		r.failPath(join(at, format), string(f)+" needs a schema", "schema_registry: {url: http://localhost:8081}, or "+schema+": {file: …}")
 	case !local || s.File == "":
-	case f == FormatAvro && s.Message != "":
-		r.failPath(join(path, "message"), "without effect: a schema of Avro is one type", "")
+	case f != FormatProtobuf && s.Message != "":
+		r.failPath(join(path, "message"), "without effect: a schema of "+string(f)+" is one type", "")
 	case f == FormatProtobuf && s.Message == "":
 		r.failPath(path, "message is missing: a file of Protobuf has many", "message: shop.Order")
-	case f == FormatProtobuf && filepath.Ext(s.File) == ".avsc", f == FormatAvro && (filepath.Ext(s.File) == ".proto" || filepath.Ext(s.File) == ".desc"):
+	case f == FormatProtobuf && filepath.Ext(s.File) == ".avsc", f != FormatProtobuf && (filepath.Ext(s.File) == ".proto" || filepath.Ext(s.File) == ".desc"):
 		r.failPath(join(path, "file"), "is no schema of "+string(f), "")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/semelhq/semel/registry"
 	"github.com/semelhq/semel/sink"
 	"github.com/semelhq/semel/sink/avro"
+	"github.com/semelhq/semel/sink/jsonschema"
 	"github.com/semelhq/semel/sink/protobuf"
 )
 
@@ -73,13 +74,20 @@ var registryFormats = map[config.Format]registry.Format{
 // decoder is nil for what is read as it is.
 func (p *parts) decoder(f config.Format, s config.Schema, at string) (sink.Decoder, error) {
 	of, encoded := registryFormats[f]
-	switch {
-	case !encoded:
+	if !encoded {
 		return nil, nil
-	case s == (config.Schema{}):
-		return p.registry.Decoder(of), nil
 	}
-	d, err := fromFile(f, s)
+	how := registry.Reading{Validate: s.Validate}
+	if s.Reader != "" {
+		var err error
+		if how.As, err = avroFile(s.Reader); err != nil {
+			return nil, p.file.ErrorAt(at+".reader", oneLine(err), "")
+		}
+	}
+	if s.File == "" {
+		return p.registry.Reader(of, how), nil
+	}
+	d, err := fromFile(f, s, how.As)
 	if err != nil {
 		hint := ""
 		var unknown *protobuf.UnknownMessageError
@@ -96,10 +104,28 @@ func (p *parts) decoder(f config.Format, s config.Schema, at string) (sink.Decod
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// fromFile reads a schema in a file: Avro's .avsc, Protobuf's .proto, or anything
-// else as files that protoc compiled.
-func fromFile(f config.Format, s config.Schema) (sink.Decoder, error) {
-	if f == config.FormatProtobuf && filepath.Ext(s.File) == ".proto" {
+func avroFile(name string) (*avro.Schema, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return avro.Parse(string(data))
+}
+
+// fromFile reads a schema in a file: Avro's .avsc, a JSON Schema, Protobuf's .proto,
+// or anything else as files that protoc compiled.
+func fromFile(f config.Format, s config.Schema, as *avro.Schema) (sink.Decoder, error) {
+	switch f {
+	case config.FormatJSONSchema:
+		return jsonschema.ParseFile(s.File)
+	case config.FormatAvro:
+		w, err := avroFile(s.File)
+		if err != nil || as == nil {
+			return w, err
+		}
+		return w.As(as)
+	}
+	if filepath.Ext(s.File) == ".proto" {
 		files, err := protobuf.CompileDir(filepath.Dir(s.File), filepath.Base(s.File))
 		if err != nil {
 			return nil, err
@@ -109,9 +135,6 @@ func fromFile(f config.Format, s config.Schema) (sink.Decoder, error) {
 	data, err := os.ReadFile(s.File)
 	if err != nil {
 		return nil, err
-	}
-	if f == config.FormatAvro {
-		return avro.Parse(string(data))
 	}
 	files, err := protobuf.ParseSet(data)
 	if err != nil {
@@ -129,21 +152,31 @@ func formatWords(r config.Route) string {
 	case r.Format == config.FormatRaw:
 		s = "Values are bytes, taken whole."
 	case values != "" && r.Schema.File != "":
-		s = "Values are " + values + ", all by the schema in " + r.Schema.File + "."
+		s = "Values are " + values + ", all by the schema in " + r.Schema.File + howWords(r.Schema) + "."
 	case values != "":
-		s = "Values are " + values + ", each read by the schema that its writer registered."
+		s = "Values are " + values + ", each read by the schema that its writer registered" + howWords(r.Schema) + "."
 	}
 	switch {
 	case keys == "":
 	case r.From.KeySchema.File != "":
-		s += " Keys are " + keys + ", by the schema in " + r.From.KeySchema.File + "."
+		s += " Keys are " + keys + ", by the schema in " + r.From.KeySchema.File + howWords(r.From.KeySchema) + "."
 	default:
-		s += " Keys are " + keys + ", by registered schemas."
+		s += " Keys are " + keys + ", by registered schemas" + howWords(r.From.KeySchema) + "."
 	}
 	if values != "" && r.Format != config.FormatRaw && r.Schema.File == "" || keys != "" && r.From.KeySchema.File == "" {
 		s += " A registry that can't be used is an outage, and waited out; a schema that it doesn't know makes a dead letter."
 	}
 	return strings.TrimSpace(s)
+}
+
+func howWords(s config.Schema) string {
+	switch {
+	case s.Reader != "":
+		return ", as the one in " + s.Reader + " has it"
+	case s.Validate:
+		return ", and checked by it"
+	}
+	return ""
 }
 
 // fielder knows the fields of what it reads.
@@ -160,6 +193,8 @@ func (c *check) formats(r config.Route) error {
 	case fielder:
 		fields, ok = v.Fields(), true
 	case *avro.Schema:
+		fields, ok = v.Fields()
+	case *jsonschema.Schema:
 		fields, ok = v.Fields()
 	case *registry.Decoder:
 		var err error

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 
@@ -34,7 +35,35 @@ type reader struct {
 
 // AppendJSON appends the value that data is, all of it. What it has appended when
 // there is an error is worth nothing; the error is about the data.
+//
+// The header of Avro's single-object encoding is passed over if it names this
+// schema.
 func (s *Schema) AppendJSON(dst, data []byte) ([]byte, error) {
+	body, theirs := s.single(data)
+	out, err := s.appendJSON(dst, body)
+	if err != nil && theirs {
+		err = fmt.Errorf("%w; it may be in single-object encoding by another schema, of fingerprint %x", err, data[2:soeHeader])
+	}
+	return out, err
+}
+
+// soeHeader is a mark of two bytes and the fingerprint of the schema.
+const soeHeader = 10
+
+// single takes the header of single-object encoding off; theirs: there may be one,
+// of another schema. A value on its own may begin as a header does, but hardly with
+// the fingerprint.
+func (s *Schema) single(data []byte) (body []byte, theirs bool) {
+	if len(data) < soeHeader || data[0] != 0xC3 || data[1] != 1 {
+		return data, false
+	}
+	if [soeHeader - 2]byte(data[2:]) != s.fingerprint {
+		return data, true
+	}
+	return data[soeHeader:], false
+}
+
+func (s *Schema) appendJSON(dst, data []byte) ([]byte, error) {
 	r := reader{data: data, limit: len(dst) + exact.Limit(len(data))}
 	dst, err := r.value(dst, s.root)
 	switch {
@@ -125,6 +154,8 @@ func (r *reader) value(dst []byte, n *node) ([]byte, error) {
 			return dst, errSymbol
 		}
 		return append(dst, n.symbols[i]...), nil
+	case kindPreset:
+		return append(dst, n.symbols[0]...), nil
 	case kindUnion:
 		i, err := r.long()
 		switch {
@@ -160,10 +191,14 @@ func (r *reader) record(dst []byte, n *node) ([]byte, error) {
 	dst = append(dst, '{')
 	for i := range n.fields {
 		f := &n.fields[i]
+		at := len(dst)
 		dst = append(dst, f.text...)
 		var err error
 		if dst, err = r.value(dst, f.of); err != nil {
 			return dst, err
+		}
+		if f.dropped {
+			dst = dst[:at]
 		}
 	}
 	if len(dst) > r.limit {

@@ -1,6 +1,7 @@
 package avro
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,7 +15,19 @@ import (
 // Schema is a writer's schema. It doesn't change, and may be used from several
 // goroutines.
 type Schema struct {
-	root *node
+	root   *node
+	parsed *avro.Schema // the writer's
+	fields []field      // of the reader's root, if it is another one's
+
+	fingerprint [8]byte // of the writer's, as single-object encoding has it
+}
+
+func newSchema(root *node, parsed *avro.Schema, fields []field) *Schema {
+	s := &Schema{root: root, parsed: parsed, fields: fields}
+	h := avro.NewRabin()
+	h.Write(parsed.Canonical())
+	binary.LittleEndian.PutUint64(s.fingerprint[:], h.Sum64())
+	return s
 }
 
 // Parse reads a schema, and before it those that it refers to by name, each after
@@ -35,7 +48,7 @@ func Parse(schema string, references ...string) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Schema{root}, nil
+	return newSchema(root, s, root.fields), nil
 }
 
 // Fields are the names of a record's fields; ok is false if the schema is no
@@ -44,7 +57,7 @@ func (s *Schema) Fields() (names []string, ok bool) {
 	if s.root.kind != kindRecord {
 		return nil, false
 	}
-	for _, f := range s.root.fields {
+	for _, f := range s.fields {
 		names = append(names, f.name)
 	}
 	return names, true
@@ -67,6 +80,7 @@ const (
 	kindMap
 	kindUnion
 	kindRecord
+	kindPreset // a default, of which nothing is in the data
 )
 
 // meaning is what a value stands for beside its kind.
@@ -98,12 +112,33 @@ type node struct {
 	items   *node    // of an array, a map
 	symbols [][]byte // of an enum, quoted
 	of      []*node  // of a union
+
+	full string           // of a named type
+	src  *avro.SchemaNode // what it was made of
 }
 
 type field struct {
-	name string
-	text []byte // quoted, with the colon and, but for the first, a comma
-	of   *node
+	name    string
+	text    []byte // quoted, with the colon and, but for the first, a comma
+	of      *node
+	dropped bool // it is in the data, and nobody wants it
+	src     *avro.SchemaField
+}
+
+// label makes the texts in front of a record's values.
+func (n *node) label() {
+	first := true
+	for i := range n.fields {
+		f := &n.fields[i]
+		if f.dropped {
+			continue
+		}
+		if f.text = exact.Quote(nil, f.name); !first {
+			f.text = append([]byte{','}, f.text...)
+		}
+		f.text = append(f.text, ':')
+		first = false
+	}
 }
 
 var primitives = map[string]kind{
@@ -116,7 +151,7 @@ type compiler struct{ named map[string]*node }
 // compile follows the tree of a schema that the library has found right. Names
 // without a dot are those of the space around them, or of none.
 func (c *compiler) compile(s *avro.SchemaNode, space string) (*node, error) {
-	n := new(node)
+	n := &node{src: s}
 	if k, ok := primitives[s.Type]; ok {
 		n.kind = k
 		n.mean(s)
@@ -157,17 +192,15 @@ func (c *compiler) compile(s *avro.SchemaNode, space string) (*node, error) {
 	case "record", "error":
 		n.kind = kindRecord
 		inner := c.name(s, n)
-		for i, f := range s.Fields {
+		for i := range s.Fields {
+			f := &s.Fields[i]
 			of, err := c.compile(&f.Type, inner)
 			if err != nil {
 				return nil, err
 			}
-			text := exact.Quote(nil, f.Name)
-			if i > 0 {
-				text = append([]byte{','}, text...)
-			}
-			n.fields = append(n.fields, field{f.Name, append(text, ':'), of})
+			n.fields = append(n.fields, field{name: f.Name, of: of, src: f})
 		}
+		n.label()
 		n.mean(s)
 		return n, nil
 	}
@@ -191,7 +224,7 @@ func (c *compiler) name(s *avro.SchemaNode, n *node) string {
 	} else if space != "" {
 		full = space + "." + s.Name
 	}
-	c.named[full] = n
+	c.named[full], n.full = n, full
 	return space
 }
 
