@@ -650,6 +650,11 @@ func (l *looks) prepare(ctx context.Context, c *pgx.Conn, p *tablePlan) error {
 		return nil
 	}
 	*l = looks{}
+	// pgx would answer from what it has under that name, which may be the question to a
+	// table that was made anew: the server refuses that for good (0A000).
+	if err := c.Deallocate(ctx, p.lookName()); err != nil {
+		return err
+	}
 	if _, err := c.Prepare(ctx, p.lookName(), p.look); err != nil {
 		return err
 	}

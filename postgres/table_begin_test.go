@@ -27,7 +27,7 @@ func newTableLane(t *testing.T, cfg postgres.TableConfig, grants ...string) *tab
 	t.Helper()
 	url := migrated(t)
 	l := &tableLane{t: t, c: connect(t, url)}
-	exec1(t, l.c, "CREATE TABLE public.c (id int PRIMARY KEY, v bigint)")
+	exec1(t, l.c, "CREATE DOMAIN public.big AS bigint; CREATE TABLE public.c (id int PRIMARY KEY, v public.big)")
 	if len(grants) > 0 {
 		opened(t, url, "billing") // as migrate FILE does
 		url = granted(t, url, grants...)
@@ -108,6 +108,38 @@ func TestTableIsAskedTogetherWithBegin(t *testing.T) {
 	var halt *inbox.HaltError
 	if !errors.As(err, &halt) || halt.Kind != "table-changed" {
 		t.Errorf("after ALTER: %v", err)
+	}
+}
+
+// A dump that is restored leaves types of the same names with other OIDs: the question that is prepared is prepared anew,
+// once, and goes with BEGIN and COMMIT again.
+func TestTableIsAskedAnewWhenItsTypesHaveOtherOIDs(t *testing.T) {
+	t.Parallel()
+	l := newTableLane(t, tableLaneConfig)
+	tx, err := l.settle(nil, `{"id":1,"v":1}`)
+	must(t, err)
+	if tx, err = l.settle(tx, `{"id":2,"v":1}`); err != nil || tx == nil {
+		t.Fatalf("COMMIT begins nothing: %v", err)
+	}
+	tx.Rollback(t.Context())
+	exec1(t, l.c, `ALTER TABLE public.c RENAME TO old; ALTER INDEX public.c_pkey RENAME TO old_pkey; ALTER DOMAIN public.big RENAME TO old_big;
+		CREATE DOMAIN public.big AS bigint; CREATE TABLE public.c (id int PRIMARY KEY, v public.big); INSERT INTO public.c SELECT * FROM public.old`)
+	_, err = l.settle(nil, `{"id":3,"v":1}`)
+	if l.store.Class(err) != inbox.ClassConflict {
+		t.Fatalf("the question that was prepared is not refused: %v", err)
+	}
+	tx = nil
+	for i := 3; i <= 5; i++ {
+		if tx, err = l.settle(tx, fmt.Sprintf(`{"id":%d,"v":1}`, i)); err != nil {
+			t.Fatalf("row %d: %v", i, err)
+		}
+	}
+	if tx == nil {
+		t.Fatal("COMMIT begins nothing any more")
+	}
+	tx.Rollback(t.Context())
+	if n := ask[int](t, l.c, "SELECT count(*)::int FROM public.c"); n != 5 {
+		t.Errorf("%d rows", n)
 	}
 }
 
