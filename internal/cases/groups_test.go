@@ -241,3 +241,42 @@ func TestACleanStopRepeatsNothing(t *testing.T) {
 		})
 	}
 }
+
+// G12: one instance becomes three and one again, under load: what was delivered to a former assignment moves no offset
+// of the present one.
+func TestTheNumberOfInstancesChanges(t *testing.T) {
+	t.Parallel()
+	s := deltaScene(t, 3, "append")
+	route := s.route(quick, "batch: {messages: 20}", "id: {fields: [value.mid]}", "to: {table: d, write: append}")
+	end := s.watch(3)
+	n := 0
+	more := func() {
+		rs := make([]*kgo.Record, 150)
+		for i := range rs {
+			rs[i] = &kgo.Record{Partition: int32(i % 3), Value: []byte(delta(n))}
+			n++
+		}
+		s.produce(rs...)
+	}
+	owners := func(want int64) func() bool {
+		return func() bool {
+			return s.count("(SELECT DISTINCT owner->>'member' FROM semel.watermark WHERE owner IS NOT NULL) o") == want
+		}
+	}
+	stays := s.start(route)
+	for range 3 {
+		more()
+		second, third := s.start(route), s.start(route)
+		until(t, "each of three has a partition", owners(3))
+		more()
+		second.stop()
+		more()
+		third.stop()
+		until(t, "one has them all again", owners(1))
+		stays.alive()
+	}
+	until(t, "all is settled and acked", func() bool { return s.acked(0)+s.acked(1)+s.acked(2) == int64(n) })
+	stays.stop()
+	end()
+	s.exact(n)
+}

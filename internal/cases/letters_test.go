@@ -118,3 +118,37 @@ func TestAFailingMessageIsNotTriedForEver(t *testing.T) {
 	// Each attempt looks for it in a few transactions, twice over for the restart.
 	s.want("SELECT last_value < 100 FROM tries", "true")
 }
+
+// G44: the wait before another attempt is measured by one clock. The database's is a day ahead of the process's, or a day
+// behind: it is as long, and it ends.
+func TestTheWaitBeforeAnAttemptNeedsNoSecondClock(t *testing.T) {
+	t.Parallel()
+	for _, shift := range []string{"1 day", "-1 day"} {
+		t.Run(shift, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 1, `CREATE TABLE s (id int PRIMARY KEY);
+				CREATE FUNCTION later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+					IF NEW.id = 1 AND nextval('public.n') < 4 THEN RAISE EXCEPTION 'later' USING ERRCODE = '23514', CONSTRAINT = 'later'; END IF;
+					RETURN NEW;
+				END $$;
+				CREATE SEQUENCE n; CREATE TRIGGER later BEFORE INSERT ON s FOR EACH ROW EXECUTE FUNCTION later();
+				CREATE SCHEMA shifted`)
+			for _, clock := range []string{"now", "clock_timestamp", "statement_timestamp", "transaction_timestamp"} {
+				s.exec(fmt.Sprintf("CREATE FUNCTION shifted.%[1]s() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.%[1]s() + interval '%[2]s' $$", clock, shift))
+			}
+			s.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = shifted, pg_catalog, public', current_database()); END $$")
+			s.send(`{"id":0}`, `{"id":1}`, `{"id":2}`)
+			began := time.Now()
+			s.run(s.route("id: {position: true}", "to: {table: s, write: insert}", "batch: {messages: 1}",
+				`on_error: {attempts: 9, backoff: {initial: 200ms, max: 200ms}, limit: {in_a_row: 0, share: "0%"}}`))
+			if waited := time.Since(began); waited < 3*200*time.Millisecond {
+				t.Errorf("three waits of 200 ms took %s", waited)
+			}
+			s.want("SELECT string_agg(id::text, ' ' ORDER BY id) FROM s", "0 1 2")
+			s.want("SELECT abs(extract(epoch FROM updated_at - pg_catalog.clock_timestamp())) > 80000 FROM semel.watermark", "true") // the clock was another
+			if got := s.outcomes(); got != "3 applied" {
+				t.Error(got)
+			}
+		})
+	}
+}

@@ -142,3 +142,45 @@ func TestRoutesCanNotShareAMemory(t *testing.T) {
 		}
 	}
 }
+
+// G3: an ID is unique over the whole window, not within the day, the piece or the transaction in which it came: repeats
+// over midnight, late on the same day, and of the window's oldest IDs while old ones are being forgotten.
+func TestAnIDIsUniqueOverTheWholeWindow(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 2, "CREATE TABLE s (id text)")
+	route := s.route("id: {fields: [value.id]}", "to: {table: s, write: append}", "inbox: {window: 3d}", "batch: {messages: 1}")
+	message := func(partition int32, id string) *kgo.Record {
+		return &kgo.Record{Partition: partition, Value: fmt.Appendf(nil, `{"id":%q}`, id)}
+	}
+	// When it came first; the clock is the database's.
+	first := map[string]string{
+		"before midnight": "date_trunc('day', now()) - interval '2 seconds'",
+		"after midnight":  "date_trunc('day', now()) + interval '3 seconds'",
+		"yesterday":       "now() - interval '1 day'",
+		"almost too old":  "now() - interval '2 days 23 hours 59 minutes'",
+	}
+	for id := range first {
+		s.produce(message(0, id))
+	}
+	s.run(route)
+	s.want("SELECT count(*) FROM s", "4")
+	for id, at := range first {
+		// An ID is found by the row that it made: rows and IDs are of one transaction.
+		s.exec(fmt.Sprintf("UPDATE semel.inbox_all SET at = %s WHERE xmin = (SELECT xmin FROM s WHERE id = '%s')", at, id))
+	}
+	s.exec("UPDATE semel.generation SET from_time = now() - interval '4 days'")
+	s.want("SELECT count(DISTINCT date_trunc('minute', at)) >= 3 FROM semel.inbox_all", "true")
+	s.exec("CALL semel.forget('" + s.topic + "')")
+	repeats := 0
+	for range 3 { // in transactions of their own
+		for id := range first {
+			s.produce(message(int32(repeats%2), id))
+			repeats++
+			s.run(route)
+		}
+	}
+	s.want("SELECT count(*) || ' ' || count(DISTINCT id) FROM s", "4 4")
+	if got := s.outcomes(); got != fmt.Sprint("4 applied, ", repeats, " duplicate") {
+		t.Error(got)
+	}
+}

@@ -304,3 +304,48 @@ func TestNULInIDsAndUnmappedFields(t *testing.T) {
 		t.Errorf("%d dead letters: %s", n, s.dead())
 	}
 }
+
+// G17: types that users made have OIDs of this database alone. They are written in bulk, and again when the same types
+// have other OIDs, without a restart; a label that isn't one is that message's own fault.
+func TestTypesOfUsersAreWrittenInBulkWhateverTheirOIDs(t *testing.T) {
+	t.Parallel()
+	const types = `CREATE TYPE kind AS ENUM ('a', 'b'); CREATE DOMAIN price AS numeric(12, 2) CHECK (VALUE >= 0); CREATE DOMAIN labels AS kind[];
+		CREATE TYPE pair AS (k kind, n price);`
+	const table = `(id int PRIMARY KEY, k kind, p price, c citext, ks kind[], ls labels, r pair)`
+	for _, write := range []string{"append", "insert", "upsert", "mirror"} {
+		t.Run(write, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 1, "CREATE EXTENSION citext; "+types+"CREATE TABLE t "+table)
+			row := func(i int, k string) string {
+				return fmt.Sprintf(`{"id":%d,"k":%q,"p":%d.25,"c":"Ab","ks":["a","b"],"ls":["b"],"r":"(a,1.5)"}`, i, k, i)
+			}
+			send := func(from int, bad string) {
+				values := numbered(50, func(i int) string { return row(from+i, []string{"a", "b"}[i%2]) })
+				values[20] = row(from+20, bad)
+				s.send(values...)
+			}
+			send(0, "c")
+			r := s.start(s.route("id: {position: true}", "to: {table: t, write: "+write+"}", "batch: {messages: 25}"))
+			until(t, "the first ones are settled", func() bool { return s.watermark(0) == 50 })
+			was := s.ask("SELECT oid FROM pg_type WHERE typname = 'kind'")
+			// What a restored dump leaves: all the names, and other OIDs behind them.
+			s.exec(`BEGIN; ALTER TABLE t RENAME TO old; ALTER INDEX t_pkey RENAME TO old_pkey; ALTER TYPE kind RENAME TO old_kind; ALTER DOMAIN price RENAME TO old_price;
+				ALTER DOMAIN labels RENAME TO old_labels; ALTER TYPE pair RENAME TO old_pair; ` + types + ` CREATE TABLE t ` + table + `;
+				INSERT INTO t SELECT id, k::text::kind, p, c, ks::text[]::kind[], ls::text[]::labels, r::text::pair FROM old; DROP TABLE old; DROP DOMAIN old_labels; DROP TYPE old_pair, old_kind; DROP DOMAIN old_price; COMMIT`)
+			if is := s.ask("SELECT oid FROM pg_type WHERE typname = 'kind'"); is == was {
+				t.Fatal("the types have the OIDs that they had: the fault didn't fire")
+			}
+			send(50, "d")
+			until(t, "the next ones are settled", func() bool { return s.watermark(0) == 100 })
+			s.exec("ALTER TYPE kind ADD VALUE 'e'") // and a label that is new is one
+			s.send(row(100, "e"))
+			until(t, "the last one is settled", func() bool { return s.watermark(0) == 101 })
+			r.alive()
+			r.stop()
+			s.want("SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE p = id + 0.25 AND c = 'aB' AND ks = '{a,b}' AND ls = '{b}' AND r = ROW('a', 1.5)::pair), max(k)) FROM t", "99 99 e")
+			if got := s.dead(); got != "0/20 value 22P02, 0/70 value 22P02" {
+				t.Errorf("dead: %s: %s", got, s.ask("SELECT string_agg(error, ', ') FROM semel.dead_letter"))
+			}
+		})
+	}
+}

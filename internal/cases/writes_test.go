@@ -2,6 +2,7 @@ package cases_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -93,5 +94,84 @@ func TestSQLTakesEffectOnce(t *testing.T) {
 				t.Errorf("dead: %s", got)
 			}
 		})
+	}
+}
+
+// G15: what happens to a key happens in its order, deletions too: rows are not written first and deleted last. The border
+// of the batch is at every place.
+func TestDeletionsKeepTheirPlaceInAKey(t *testing.T) {
+	t.Parallel()
+	type step struct{ key, value string }
+	steps := []step{
+		{"7", `{"id":7,"v":"first"}`},
+		{"8", `{"id":8,"v":"first"}`},
+		{"7", ""},
+		{"8", ""},
+		{"7", `{"id":7,"v":"last"}`},
+		{"9", ""},
+		{"9", `{"id":9,"v":"last"}`},
+		{"7", ""},
+		{"7", `{"id":7,"v":"at last"}`},
+		{"6", `{"id":6,"v":"first"}`},
+		{"6", ""},
+	}
+	for messages := 1; messages <= len(steps); messages++ {
+		for name, to := range map[string]string{
+			"plain":   "to: {table: t, write: mirror}",
+			"version": "to: {table: t, write: mirror, version: headers.ver, deleted: gone}",
+		} {
+			t.Run(fmt.Sprint(name, ", batches of ", messages), func(t *testing.T) {
+				t.Parallel()
+				columns := "id int PRIMARY KEY, v text"
+				if name == "version" {
+					columns += ", ver bigint, gone timestamptz"
+					to = strings.Replace(to, "deleted:", "columns: {id: value.id, v: value.v, ver: headers.ver}, deleted:", 1)
+				}
+				s := newScene(t, 1, "CREATE TABLE t ("+columns+")")
+				for i, st := range steps {
+					r := &kgo.Record{Key: []byte(st.key), Headers: []kgo.RecordHeader{{Key: "ver", Value: fmt.Append(nil, i+1)}}}
+					if st.value != "" {
+						r.Value = []byte(st.value)
+					}
+					s.produce(r)
+				}
+				s.run(s.route(fmt.Sprintf("batch: {messages: %d}", messages), "id: {position: true}", to))
+				where := ""
+				if name == "version" {
+					where = " WHERE gone IS NULL"
+				}
+				s.want("SELECT string_agg(id || ' ' || v, ', ' ORDER BY id) FROM t"+where, "7 at last, 9 last")
+				if got := s.dead(); got != "" {
+					t.Errorf("dead: %s: %s", got, s.ask("SELECT string_agg(error, ', ') FROM semel.dead_letter"))
+				}
+			})
+		}
+	}
+}
+
+// G26: null that is said and null that isn't are two things: one empties the column in every mode, the other leaves it
+// where rows are patched.
+func TestAnExplicitNullIsWritten(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ to, want string }{
+		"whole row":          {"write: upsert", "7 NULL NULL, 8 NULL y, 9 NULL NULL"},
+		"patch":              {"write: upsert, absent: keep", "7 NULL kept, 8 NULL y, 9 x kept"},
+		"patch by mirror":    {"write: mirror, absent: keep", "7 NULL kept, 8 NULL y, 9 x kept"},
+		"patch, mapped":      {"write: upsert, absent: keep, columns: {id: value.id, nick: value.nick, other: value.other}", "7 NULL kept, 8 NULL y, 9 x kept"},
+		"whole row, mapped":  {"write: upsert, columns: {id: value.id, nick: value.nick, other: value.other}", "7 NULL NULL, 8 NULL y, 9 NULL NULL"},
+		"whole row by table": {"write: mirror", "7 NULL NULL, 8 NULL y, 9 NULL NULL"},
+	} {
+		for _, messages := range []int{1, 1000} {
+			t.Run(fmt.Sprint(name, ", batches of ", messages), func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t, 1, "CREATE TABLE t (id int PRIMARY KEY, nick text, other text); INSERT INTO t SELECT i, 'x', 'kept' FROM generate_series(7, 9) i")
+				s.send(`{"id":7,"nick":null}`, `{"id":8,"nick":"z"}`, `{"id":8,"nick":null,"other":"y"}`, `{"id":9}`)
+				s.run(s.route(fmt.Sprintf("batch: {messages: %d}", messages), "id: {position: true}", "to: {table: t, "+c.to+"}"))
+				s.want("SELECT string_agg(concat_ws(' ', id, coalesce(nick, 'NULL'), coalesce(other, 'NULL')), ', ' ORDER BY id) FROM t", c.want)
+				if got := s.dead(); got != "" {
+					t.Errorf("dead: %s: %s", got, s.ask("SELECT string_agg(error, ', ') FROM semel.dead_letter"))
+				}
+			})
+		}
 	}
 }
