@@ -2,9 +2,11 @@ package postgres
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -35,6 +37,8 @@ var (
 	errEncodeName      = errors.New("longer than the 63 bytes of a name")
 	errEncodeBytea     = errors.New(`not bytes: base64 with padding, or \x and hexadecimal digits`)
 	errEncodeArray     = errors.New("not a JSON array")
+	errEncodeHstore    = errors.New("not an object of texts: hstore holds nothing below them")
+	errEncodeNoUnit    = errors.New("a number into an interval column: it names no unit")
 	errEncodeShape     = errors.New("arrays of different lengths side by side")
 	errEncodePlain     = errors.New("not in its plain form; two spellings of a key would be one row")
 	errEncodeFloat     = errors.New("out of the range of the column's type")
@@ -103,9 +107,16 @@ func newEncoder(c *introspectColumn, cfg encodeConfig) (enc encoder, fast bool) 
 		return encodeTimestamp{encodeTime: cfg.times.of(c)}, true
 	case pgtype.TimestamptzOID:
 		return encodeTimestamp{encodeTime: cfg.times.of(c), zoned: true}, true
+	case pgtype.BitOID:
+		return encodeBit{encodeAny{cfg.strip}}, false
+	case pgtype.IntervalOID:
+		return encodeInterval{encodeAny{cfg.strip}}, false
 	}
-	if c.typname == "citext" {
+	switch c.typname {
+	case "citext":
 		return encodeText{strip: cfg.strip}, true // citextrecv is textrecv
+	case "hstore":
+		return encodeHstore{encodeAny{cfg.strip}}, false
 	}
 	return encodeAny{cfg.strip}, false
 }
@@ -248,6 +259,10 @@ func encodeSpecial(text []byte) (what string, negative bool) {
 	switch {
 	case encodeFold(text, "infinity"), encodeFold(text, "inf"):
 		return "inf", negative
+	case !signed && string(text) == "POSITIVE_INFINITY": // Debezium's
+		return "inf", false
+	case !signed && string(text) == "NEGATIVE_INFINITY":
+		return "inf", true
 	case !signed && encodeFold(text, "nan"):
 		return "nan", false
 	}
@@ -421,6 +436,87 @@ func (e encodeAny) binary(dst []byte, v sink.Value) ([]byte, error) { return e.t
 
 func (e encodeAny) text(dst []byte, v sink.Value) ([]byte, error) {
 	return encodeText{strip: e.strip}.binary(dst, v)
+}
+
+// encodeBit takes a bit that was sent as true or false.
+type encodeBit struct{ encodeAny }
+
+func (e encodeBit) binary(dst []byte, v sink.Value) ([]byte, error) { return e.text(dst, v) }
+
+func (e encodeBit) text(dst []byte, v sink.Value) ([]byte, error) {
+	switch {
+	case v.Kind != sink.Bool:
+		return e.encodeAny.text(dst, v)
+	case v.Bool():
+		return append(dst, '1'), nil
+	}
+	return append(dst, '0'), nil
+}
+
+// encodeInterval refuses bare numbers, which the server would take for seconds.
+type encodeInterval struct{ encodeAny }
+
+func (e encodeInterval) binary(dst []byte, v sink.Value) ([]byte, error) { return e.text(dst, v) }
+
+func (e encodeInterval) text(dst []byte, v sink.Value) ([]byte, error) {
+	if v.Kind == sink.Number || v.Kind == sink.Int {
+		return dst, errEncodeNoUnit
+	}
+	return e.encodeAny.text(dst, v)
+}
+
+// encodeHstore takes an object of texts, numbers and nulls, also one that was
+// sent as a text; and hstore's own form.
+type encodeHstore struct{ encodeAny }
+
+func (e encodeHstore) binary(dst []byte, v sink.Value) ([]byte, error) { return e.text(dst, v) }
+
+func (e encodeHstore) text(dst []byte, v sink.Value) ([]byte, error) {
+	if v.Kind == sink.String || v.Kind == sink.Text {
+		if text := v.Text(nil); len(text) > 0 && text[0] == '{' && json.Valid(text) {
+			v = sink.Value{Kind: sink.Object, Raw: text}
+		}
+	}
+	if v.Kind != sink.Object {
+		return e.encodeAny.text(dst, v)
+	}
+	quoted := func(v sink.Value) (err error) {
+		from := len(dst)
+		if dst, err = e.encodeAny.text(dst, v); err != nil {
+			return err
+		}
+		text := slices.Clone(dst[from:])
+		dst = append(dst[:from], '"')
+		for _, c := range text {
+			if c == '"' || c == '\\' {
+				dst = append(dst, '\\')
+			}
+			dst = append(dst, c)
+		}
+		dst = append(dst, '"')
+		return nil
+	}
+	n := 0
+	for name, value := range v.Members() {
+		if n++; n > 1 {
+			dst = append(dst, ',')
+		}
+		if err := quoted(name); err != nil {
+			return dst, err
+		}
+		dst = append(dst, "=>"...)
+		switch value.Kind {
+		case sink.Null:
+			dst = append(dst, "NULL"...)
+		case sink.Object, sink.Array:
+			return dst, errEncodeHstore
+		default:
+			if err := quoted(value); err != nil {
+				return dst, err
+			}
+		}
+	}
+	return dst, nil
 }
 
 // encodeJSON keeps a document as it was sent; a text that isn't JSON becomes a

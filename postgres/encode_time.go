@@ -3,7 +3,9 @@ package postgres
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/semelhq/semel/sink"
@@ -145,7 +147,7 @@ func encodeParse(b []byte) (m encodeMoment, err error) {
 	if !ok2 {
 		return m, errEncodeTime
 	}
-	if year < 1 || year > 294276 {
+	if year < -4800 || year > 294276 {
 		return m, errEncodeTimeRange
 	}
 	if month < 1 || month > 12 || day < 1 || day > encodeDaysIn(year, month) {
@@ -153,6 +155,10 @@ func encodeParse(b []byte) (m encodeMoment, err error) {
 	}
 	m.wall = int64(encodeDays(year, month, day)) * encodeDay
 	if len(b) == 0 {
+		return m, nil
+	}
+	if b[0]|0x20 == 'z' && len(b) == 1 { // a day of no zone, as some write it
+		m.zoned = true
 		return m, nil
 	}
 	if b[0] != 'T' && b[0] != 't' && b[0] != ' ' {
@@ -172,8 +178,16 @@ func encodeParse(b []byte) (m encodeMoment, err error) {
 	return m, err
 }
 
-// encodeYear reads the digits before the first hyphen; four at least.
+// encodeYear reads the digits before the hyphen, four at least. With a sign it is
+// ISO 8601's expanded form, in which 0 is the year before 1, and -43 is 44 BC.
 func encodeYear(b []byte) (year int, rest []byte, ok bool) {
+	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
+		year, rest, ok = encodeYear(b[1:])
+		if b[0] == '-' {
+			year = -year
+		}
+		return year, rest, ok && len(b) > 1 && b[1] != '-' && b[1] != '+'
+	}
 	i := 0
 	for i < len(b) && i < 7 && b[i] >= '0' && b[i] <= '9' {
 		year = year*10 + int(b[i]-'0')
@@ -282,7 +296,8 @@ func encodeDays(year, month, day int) int {
 		year--
 		month += 12
 	}
-	return 365*year + year/4 - year/100 + year/400 + (153*(month-3)+2)/5 + day - 1 - 730425
+	year += 4800 // twelve times 400 years, so that all is above zero
+	return 365*year + year/4 - year/100 + year/400 + (153*(month-3)+2)/5 + day - 1 - 730425 - 12*146097
 }
 
 // instant is the moment as microseconds after 2000 in UTC.
@@ -383,8 +398,8 @@ func encodeFormat(dst []byte, t int64, layout string) []byte {
 	if u.Year() > 0 {
 		return u.AppendFormat(dst, layout)
 	}
-	u = time.Date(1-u.Year(), u.Month(), u.Day(), u.Hour(), u.Minute(), u.Second(), u.Nanosecond(), time.UTC)
-	return append(u.AppendFormat(dst, layout), " BC"...)
+	dst = fmt.Appendf(dst, "%04d", 1-u.Year())
+	return append(u.AppendFormat(dst, strings.TrimPrefix(layout, "2006")), " BC"...)
 }
 
 // encodeDate takes a day; a midnight too, since many senders have no other way
@@ -450,7 +465,7 @@ func (e encodeClock) value(v sink.Value) (int64, error) {
 			return 0, errEncodeHasDay
 		}
 		return 0, err
-	case len(rest) > 0:
+	case len(rest) > 0 && !(len(rest) == 1 && rest[0]|0x20 == 'z' && e.zone == time.UTC):
 		return 0, errEncodeHasZone
 	case micros%e.step != 0:
 		return 0, errEncodeRounded

@@ -410,7 +410,7 @@ func (b *tablePlanner) numberColumns(each func(*tableColumn)) {
 			continue
 		}
 		if bit == 0 {
-			b.wrong("", "", "rows that leave columns out may have 64 beside the key")
+			b.wrong("", "absent: set-null", "rows that leave columns out may have 64 beside the key")
 			return
 		}
 		c := &b.columns[i]

@@ -18,7 +18,7 @@ import (
 // Decimals (base64 and a scale) become numbers, digit by digit. Times become
 // texts without a zone, as the source's columns had none (those with a zone are
 // texts already); durations become seconds; bits become zeros and ones; JSON
-// that was sent as a text becomes the document.
+// that was sent as a text becomes the document; points become (x,y).
 type connectType struct {
 	kind   connectKind
 	scale  int
@@ -42,6 +42,8 @@ const (
 	connectDuration
 	connectBits // scale: how many
 	connectJSON
+	connectPoint
+	connectWall // a text in which a Z stands, though the source has no zone
 )
 
 // connectNames are the logical types that are not what they look like.
@@ -60,8 +62,12 @@ var connectNames = map[string]connectType{
 	"io.debezium.time.NanoTimestamp":          {kind: connectStamp, scale: 9},
 	"io.debezium.time.MicroDuration":          {kind: connectDuration, scale: 6},
 	"io.debezium.time.NanoDuration":           {kind: connectDuration, scale: 9},
+	"io.debezium.time.IsoDate":                {kind: connectWall},
+	"io.debezium.time.IsoTime":                {kind: connectWall},
+	"io.debezium.time.IsoTimestamp":           {kind: connectWall},
 	"io.debezium.data.Bits":                   {kind: connectBits},
 	"io.debezium.data.Json":                   {kind: connectJSON},
+	"io.debezium.data.geometry.Point":         {kind: connectPoint},
 }
 
 // connectSchema is a schema as JsonConverter writes it.
@@ -197,12 +203,15 @@ var errConnect = errors.New("not what its schema says")
 func (t *connectType) convert(dst, raw []byte, field string) ([]byte, error) {
 	v := Value{Kind: kindOf(raw[0]), flags: hasEscape, Raw: raw}
 	switch t.kind {
-	case connectStruct, connectMap, connectVariable:
+	case connectStruct, connectMap, connectVariable, connectPoint:
 		if v.Kind != Object {
 			return dst, errConnect
 		}
-		if t.kind == connectVariable {
+		switch t.kind {
+		case connectVariable:
 			return appendVariable(dst, raw)
+		case connectPoint:
+			return appendPoint(dst, raw)
 		}
 		dst = append(dst, '{')
 		n := 0
@@ -257,6 +266,11 @@ func (t *connectType) convert(dst, raw []byte, field string) ([]byte, error) {
 			return append(dst, text...), nil
 		}
 		return dst, errors.New("no JSON text")
+	case connectWall:
+		if v.Kind != String {
+			return dst, errConnect
+		}
+		return appendWall(dst, raw), nil
 	}
 	if v.Kind != Number {
 		return dst, errConnect
@@ -316,26 +330,57 @@ func appendDecimal(dst, text []byte, scale int) ([]byte, error) {
 	return append(dst, digits[whole:]...), nil
 }
 
-// appendBits writes zeros and ones, the highest first, of little-endian bytes.
+// appendPoint writes the coordinates of {"x": …, "y": …, …} as PostgreSQL does.
+func appendPoint(dst, raw []byte) ([]byte, error) {
+	var v struct{ X, Y json.Number }
+	if err := json.Unmarshal(raw, &v); err != nil || v.X == "" || v.Y == "" {
+		return dst, errConnect
+	}
+	return fmt.Appendf(dst, `"(%s,%s)"`, v.X, v.Y), nil
+}
+
+// appendWall drops the Z after a day or time of no zone.
+func appendWall(dst, raw []byte) []byte {
+	switch string(raw) {
+	case `"+294247-01-10T04:00:25.2Z"`:
+		return append(dst, `"infinity"`...)
+	case `"-290308-12-21T19:59:27.6Z"`:
+		return append(dst, `"-infinity"`...)
+	}
+	if n := len(raw) - 2; n > 0 && raw[n] == 'Z' {
+		return append(append(dst, raw[:n]...), '"')
+	}
+	return append(dst, raw...)
+}
+
+// appendBits writes zeros and ones, the highest first, of little-endian bytes,
+// of which the highest are left out if they are zero.
 func appendBits(dst, text []byte, length int) ([]byte, error) {
 	b, err := base64.StdEncoding.AppendDecode(nil, text)
 	if err != nil {
 		return dst, errConnect
 	}
-	if length > 8*len(b) {
-		length = 8 * len(b) // bit varying: as many as there are
+	if length > maxScale {
+		length = 8 * len(b) // bit varying without a limit: as many as there are
 	}
 	dst = append(dst, '"')
 	for i := length - 1; i >= 0; i-- {
-		dst = append(dst, '0'+b[i/8]>>(i%8)&1)
+		bit := byte(0)
+		if i < 8*len(b) {
+			bit = b[i/8] >> (i % 8) & 1
+		}
+		dst = append(dst, '0'+bit)
 	}
 	return append(dst, '"'), nil
 }
 
-// What PostgreSQL's driver, and so Debezium, gives for infinity.
+// What PostgreSQL's driver, and so Debezium, gives for infinity: in microseconds
+// and in milliseconds.
 const (
-	connectInfinity    = 9223372036825200000
-	connectNegInfinity = -9223372036832400000
+	connectInfinity          = 9223372036825200000
+	connectNegInfinity       = -9223372036832400000
+	connectInfinityMillis    = connectInfinity / 1000
+	connectNegInfinityMillis = connectNegInfinity / 1000
 )
 
 func (t *connectType) time(dst []byte, n int64) ([]byte, error) {
@@ -350,10 +395,10 @@ func (t *connectType) time(dst []byte, n int64) ([]byte, error) {
 		}
 		return time.Unix(86400*n, 0).UTC().AppendFormat(dst, `"2006-01-02"`), nil
 	case connectStamp:
-		switch n {
-		case connectInfinity:
+		switch {
+		case n == connectInfinity, n == connectInfinityMillis && t.scale == 3:
 			return append(dst, `"infinity"`...), nil
-		case connectNegInfinity:
+		case n == connectNegInfinity, n == connectNegInfinityMillis && t.scale == 3:
 			return append(dst, `"-infinity"`...), nil
 		}
 		s, part := n/unit, n%unit

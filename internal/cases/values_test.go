@@ -21,7 +21,11 @@ func bothWays(t *testing.T, columns string, values []value, before func(*scene),
 	for _, write := range []string{"append", "upsert"} {
 		t.Run(write, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, 1, "CREATE TABLE v (no int PRIMARY KEY, "+columns+")")
+			ddl := "CREATE TABLE v (no int PRIMARY KEY, " + columns + ")"
+			if strings.Contains(columns, "hstore") {
+				ddl = "CREATE EXTENSION hstore; " + ddl
+			}
+			s := newScene(t, 1, ddl)
 			if before != nil {
 				before(s)
 			}
@@ -348,4 +352,41 @@ func TestTypesOfUsersAreWrittenInBulkWhateverTheirOIDs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What Debezium and Connect's converters write, where no schema says what it is.
+func TestFormsOfConnectorsAreRead(t *testing.T) {
+	t.Parallel()
+	bothWays(t, "b1 bit, bs bit[], h hstore, iv interval, n numeric, f float8, d date, t time, ts timestamp, tz timestamptz", []value{
+		{"b1", "true", "1"},
+		{"b1", "false", "0"},
+		{"b1", `"1"`, "1"},
+		{"bs", "[true, false, null]", "{1,0,NULL}"},
+		{"h", `{"a": "1", "b": null, "q\"x\\": "y z", "n": 1.50, "t": true}`, `"a"=>"1", "b"=>NULL, "n"=>"1.50", "t"=>"true", "q\"x\\"=>"y z"`},
+		{"h", `"{\"a\":\"1\",\"b\":null}"`, `"a"=>"1", "b"=>NULL`},
+		{"h", `{}`, ""},
+		{"h", `"a=>1"`, `"a"=>"1"`},
+		{"h", `{"a": {"b": 1}}`, dead},
+		{"h", `{"a": "\u0000"}`, dead},
+		{"iv", "86400000000", dead}, // microseconds or seconds?
+		{"iv", `"P1Y2M3DT4H5M6.789S"`, "1 year 2 mons 3 days 04:05:06.789"},
+		{"n", `"POSITIVE_INFINITY"`, "Infinity"},
+		{"f", `"NEGATIVE_INFINITY"`, "-Infinity"},
+		{"d", `"-0043-03-15"`, "0044-03-15 BC"},
+		{"d", `"0000-02-29"`, "0001-02-29 BC"},
+		{"d", `"-4713-11-24"`, "4714-11-24 BC"},
+		{"d", `"-4713-11-23"`, dead},
+		{"d", `"+12026-01-01"`, "12026-01-01"},
+		{"d", `"-2147472692-01-01"`, dead},
+		{"d", `"--0043-03-15"`, dead},
+		{"d", `"2026-03-29Z"`, "2026-03-29"},
+		{"d", `"2026-03-29+02"`, dead},
+		{"t", `"23:59:59.999999Z"`, "23:59:59.999999"},
+		{"t", `"23:59:59+01"`, dead},
+		{"ts", `"-0043-03-15T12:00:00Z"`, "0044-03-15 12:00:00 BC"},
+		{"tz", `"-0043-03-15T12:00:00.000000Z"`, "0044-03-15 12:00:00+00 BC"},
+	}, func(s *scene) {
+		s.exec("ALTER DATABASE " + s.ask("current_database()") + " SET timezone = 'UTC'")
+		s.db.Reset()
+	}, "times: {zone: UTC}")
 }

@@ -110,6 +110,22 @@ func TestDefaultsAreThoseOfTheDocument(t *testing.T) {
 	}
 }
 
+func TestRowsOfASourceKeepWhatItDoesNotSend(t *testing.T) {
+	t.Parallel()
+	for to, want := range map[string]config.Absent{
+		"write: mirror":                   config.AbsentKeep,
+		"write: upsert":                   config.AbsentKeep,
+		"write: append":                   config.AbsentSetNull,
+		"write: mirror, absent: set-null": config.AbsentSetNull,
+		"write: upsert, version: envelope.position, columns: {id: value.id, v: envelope.position}": config.AbsentSetNull,
+	} {
+		f := parse(t, "kafka: {brokers: b:9092}\ndatabase: postgres://h/d\nroutes:\n- {name: r, from: {topics: [t]}, envelope: debezium, id: {position: true}, to: {table: t, "+to+"}}")
+		if got := f.Routes[0].To.Absent; got != want {
+			t.Errorf("%s: %s, want %s", to, got, want)
+		}
+	}
+}
+
 func TestRatesHaveANumberAndATime(t *testing.T) {
 	t.Parallel()
 	for _, wrong := range []string{"5000", "5000/h", "0/s", "-1/s", "1.5/s", "05/s", "5000 /s", "5k/s", "/s", "1000000000/s", "''"} {

@@ -214,7 +214,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		Path:      at,
 		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, SessionTimeout: 10 * time.Second},
 		Guarantee: EffectivelyOnce, Format: FormatJSON, Envelope: EnvelopeNone, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
-		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore, Absent: AbsentSetNull, Query: Query{Expect: ExpectAny}},
+		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore, Query: Query{Expect: ExpectAny}},
 		Batch:       Batch{Messages: 5000, Bytes: 16 << 20, Time: 10 * time.Second},
 		Inbox:       Inbox{Window: 7 * 24 * time.Hour},
 		OnError:     OnError{Then: ThenDeadLetter, Attempts: 1, Initial: time.Second, Max: 5 * time.Minute, InARow: 20, Share: 0.05},
@@ -275,6 +275,12 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		if encoded(t.Format) {
 			t.From.KeyEncoding = t.Format
 		}
+	}
+	if t.Envelope == EnvelopeDebezium && t.To.Absent == "" && (t.To.Write == Upsert || t.To.Write == Mirror) && t.To.Version.IsZero() {
+		t.To.Absent = AbsentKeep // what is stored out of line and didn't change isn't sent
+	}
+	if t.To.Absent == "" {
+		t.To.Absent = AbsentSetNull
 	}
 	r.checkFormats(at, &t)
 	r.checkPaths(at, &t)
