@@ -330,6 +330,7 @@ func (b *tablePlanner) pickMemory() {
 	}
 	b.memory, b.why = inbox.MemoryInbox, "no unique key of the table is exactly the ID"
 	inKey := len(b.key) > 0
+	state := inKey // all of the ID is of the row's key
 	for _, expr := range b.cfg.ID {
 		path, err := sink.ParsePath(expr)
 		if err != nil {
@@ -337,8 +338,9 @@ func (b *tablePlanner) pickMemory() {
 			return
 		}
 		inKey = inKey && slices.ContainsFunc(b.key, func(k tableKey) bool { return b.columns[k.column].from.Equal(path) })
+		state = state && slices.ContainsFunc(b.key, func(k tableKey) bool { return b.columns[k.column].isKeyOf(path) })
 	}
-	if inKey && b.write.keeps() {
+	if state && b.write.keeps() {
 		b.wrong("", "identify messages by what differs between two updates of a row", "the message ID is the key, or a part of it: every later update of a row would be a duplicate")
 		return
 	}
@@ -363,6 +365,24 @@ func (b *tablePlanner) pickMemory() {
 			b.columns[k.column].enc = encodePlain{e}
 		}
 	}
+}
+
+// isKeyOf says whether a column of the key takes a path, or what is the same in
+// every message of the row: the message's key, by which deletions find it, and the
+// row in a change event.
+func (c *tableColumn) isKeyOf(p sink.Path) bool {
+	names := c.from.Names
+	switch {
+	case c.from.Equal(p):
+		return true
+	case c.from.Root != sink.RootValue || len(names) == 0:
+		return false
+	case p.Root == sink.RootKey:
+		return len(p.Names) == 0 || slices.Equal(p.Names, names) || slices.Equal(p.Names, []string{c.name})
+	case p.Root == sink.RootEnvelope && len(p.Names) > 1 && (p.Names[0] == "after" || p.Names[0] == "before"):
+		return slices.Equal(p.Names[1:], names)
+	}
+	return false
 }
 
 // pickPatch decides what of a row a message leaves as it is, or adds to.

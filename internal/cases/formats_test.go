@@ -548,3 +548,65 @@ func TestJSONIsCheckedByItsSchemaIfThatIsAskedFor(t *testing.T) {
 	s.want(rows, "(5,) (9007199254740993,1.10)")
 	s.want("SELECT count(*) FROM semel.dead_letter WHERE class = 'decode'", "3")
 }
+
+// An ID that two updates of a row have in common would take the second for a repeat of the first: the topic of states
+// would end with the first state of each row.
+func TestCheckRefusesIDsThatWouldEatATopicOfStates(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, `CREATE TABLE orders (id bigint PRIMARY KEY, total numeric, version numeric); CREATE TABLE parts (a bigint, b bigint, n bigint, PRIMARY KEY (a, b))`)
+	dir := t.TempDir()
+	avsc, proto, schema := filepath.Join(dir, "order.avsc"), filepath.Join(dir, "order.proto"), filepath.Join(dir, "order.json")
+	must(t, os.WriteFile(avsc, []byte(orderV1), 0o600))
+	must(t, os.WriteFile(proto, []byte(`syntax = "proto3"; message Order { int64 id = 1; double total = 2; int64 version = 3; }`), 0o600))
+	must(t, os.WriteFile(schema, []byte(`{}`), 0o600))
+	const columns = "columns: {id: value.id, total: value.total}"
+	for _, c := range []struct {
+		reads, id, to string
+		eaten         bool
+	}{
+		{"format: json", "{fields: [value.id]}", "{table: orders, write: upsert}", true},
+		{"format: json", "{fields: [value.id, value.version]}", "{table: orders, write: upsert}", false},
+		{"format: json", "{key: true}", "{table: orders, write: mirror}", true},
+		{"format: json", "{fields: [key]}", "{table: orders, write: upsert}", true},
+		{"format: json", "{fields: [value.id]}", "{table: orders, write: insert}", false},
+		{"format: json", "{fields: [value.a]}", "{table: parts, write: upsert}", true},
+		{"format: json", "{fields: [value.a, value.b]}", "{table: parts, write: mirror}", true},
+		{"format: json", "{fields: [value.a, value.n]}", "{table: parts, write: upsert}", false},
+		{fmt.Sprintf("format: avro\n    schema: {file: %q}", avsc), "{fields: [value.id]}", "{table: orders, write: upsert, " + columns + "}", true},
+		{fmt.Sprintf("format: avro\n    schema: {file: %q}", avsc), "{fields: [value.id, value.total]}", "{table: orders, write: upsert, " + columns + "}", false},
+		{fmt.Sprintf("format: protobuf\n    schema: {file: %q, message: Order}", proto), "{fields: [value.id]}", "{table: orders, write: mirror, " + columns + "}", true},
+		{fmt.Sprintf("format: protobuf\n    schema: {file: %q, message: Order}", proto), "{fields: [value.id, value.version]}", "{table: orders, write: mirror, " + columns + "}", false},
+		{fmt.Sprintf("format: json-schema\n    schema: {file: %q}", schema), "{fields: [value.id]}", "{table: orders, write: upsert}", true},
+		{"format: raw\n    from: {topics: [TOPIC], key_format: json}", "{fields: [key.id]}", "{table: orders, write: upsert, columns: {id: key.id}}", true},
+		{"envelope: debezium", "{fields: [value.id]}", "{table: orders, write: mirror}", true},
+		{"envelope: debezium", "{fields: [key.id]}", "{table: orders, write: mirror}", true},
+		{"envelope: debezium", "{fields: [envelope.after.id]}", "{table: orders, write: upsert}", true},
+		{"envelope: debezium", "{fields: [key.a, key.b]}", "{table: parts, write: mirror}", true},
+		{"envelope: debezium", "{fields: [key.id, envelope.position]}", "{table: orders, write: mirror}", false},
+		{"envelope: cloudevents", "{fields: [value.id]}", "{table: orders, write: upsert}", true},
+		{"envelope: cloudevents", "{fields: [envelope.source, envelope.id]}", "{table: orders, write: upsert}", false},
+	} {
+		lines := append(strings.Split(strings.ReplaceAll(c.reads, "\n    ", "\n"), "\n"), "id: "+c.id, "to: "+c.to)
+		what := strings.Join(lines, ", ")
+		eaten := false
+		f, err := config.Parse("semel.yaml", []byte(s.text(s.route(lines...))), func(string) (string, bool) { return "", false })
+		if err != nil {
+			if eaten = strings.Contains(err.Error(), "would be a duplicate"); !eaten {
+				t.Errorf("%s: %v", what, err)
+			}
+		} else {
+			found, err := daemon.Check(within(t), f, quiet)
+			must(t, err)
+			for _, f := range found {
+				if strings.Contains(f.What, "would be a duplicate") {
+					eaten = true
+				} else if f.Wrong {
+					t.Errorf("%s: %s", what, f.What)
+				}
+			}
+		}
+		if eaten != c.eaten {
+			t.Errorf("%s: refused %v, want %v", what, eaten, c.eaten)
+		}
+	}
+}

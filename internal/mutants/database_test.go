@@ -161,7 +161,7 @@ var database = []mutant{
 	},
 	{
 		guard: "postgres: an ID that is a part of the key is refused",
-		edits: []edit{{pgPlan, `	if inKey && b.write.keeps() {`, `	if inKey && len(b.key) == len(b.cfg.ID) && b.write.keeps() {`}},
+		edits: []edit{{pgPlan, `	if state && b.write.keeps() {`, `	if inKey && len(b.key) == len(b.cfg.ID) && b.write.keeps() {`}},
 		pkg:   pg, tests: []string{"TestRoutesThatDontFitAreRefusedWithAHint"},
 	},
 	{
