@@ -57,7 +57,7 @@ type encodeConfig struct {
 // server reads any type.
 func newEncoder(c *introspectColumn, cfg encodeConfig) (enc encoder, fast bool) {
 	if c.elem != 0 {
-		elem := &introspectColumn{name: c.name, oid: c.elem, mod: c.mod, typtype: c.elemType}
+		elem := &introspectColumn{name: c.name, oid: c.elem, mod: c.mod, typtype: c.elemType, attributes: c.attributes}
 		inner, ok := newEncoder(elem, cfg)
 		// The array says its element's type by number: one that isn't the same in
 		// every database would be wrong after a restore.
@@ -65,6 +65,9 @@ func newEncoder(c *introspectColumn, cfg encodeConfig) (enc encoder, fast bool) 
 	}
 	if c.typtype == "e" {
 		return encodeText{strip: cfg.strip}, true // enum_recv reads the label
+	}
+	if c.typtype == "c" {
+		return newEncodeComposite(c.attributes, cfg), false
 	}
 	switch c.oid {
 	case pgtype.Int2OID:

@@ -81,14 +81,15 @@ type introspectTable struct {
 
 type introspectColumn struct {
 	name          string
-	typ           string // as declared, for people and for noticing a change
-	cast          string // the type's name without a modifier, for casts
-	oid           uint32 // of the base type, under all domains
-	typname       string // of the base type
-	typtype       string // of the base type: b, e (enum), c, r, ...
-	mod           int32  // the modifier that applies
-	elem          uint32 // of an array: its element's type; else 0
-	elemType      string // typtype of it
+	typ           string             // as declared, for people and for noticing a change
+	cast          string             // the type's name without a modifier, for casts
+	oid           uint32             // of the base type, under all domains
+	typname       string             // of the base type
+	typtype       string             // of the base type: b, e (enum), c, r, ...
+	mod           int32              // the modifier that applies
+	elem          uint32             // of an array: its element's type; else 0
+	elemType      string             // typtype of it
+	attributes    []introspectColumn // of a composite type, or of the elements of an array of one
 	domain        bool
 	notNull       bool
 	hasDefault    bool
@@ -178,7 +179,7 @@ func introspect(ctx context.Context, db Querier, name TableName) (*introspectTab
 	if err != nil {
 		return nil, err
 	}
-	if err := t.readColumns(ctx, db, oid); err != nil {
+	if t.columns, err = introspectColumns(ctx, db, oid); err != nil {
 		return nil, err
 	}
 	if err := t.readIndexes(ctx, db, oid); err != nil {
@@ -269,7 +270,8 @@ func introspectMissing(ctx context.Context, db Querier, name TableName) error {
 	return e
 }
 
-func (t *introspectTable) readColumns(ctx context.Context, db Querier, oid uint32) error {
+// introspectColumns reads the columns of a relation; composite types are relations too.
+func introspectColumns(ctx context.Context, db Querier, relation uint32) ([]introspectColumn, error) {
 	rows, err := db.Query(ctx, `
 		WITH RECURSIVE under AS (
 			SELECT a.attnum, a.atttypid AS typ, a.atttypmod AS mod, a.attnotnull AS filled
@@ -286,16 +288,37 @@ func (t *introspectTable) readColumns(ctx context.Context, db Querier, oid uint3
 		       coalesce((SELECT l.collisdeterministic FROM pg_collation l WHERE l.oid = a.attcollation), true)
 		FROM under u JOIN pg_type b ON b.oid = u.typ AND b.typtype <> 'd'
 		JOIN pg_attribute a ON a.attrelid = $1 AND a.attnum = u.attnum
-		ORDER BY a.attnum`, oid)
+		ORDER BY a.attnum`, relation)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t.columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c introspectColumn, err error) {
+	columns, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c introspectColumn, err error) {
 		err = row.Scan(&c.name, &c.typ, &c.cast, &c.oid, &c.typname, &c.typtype, &c.mod, &c.elem, &c.elemType,
 			&c.domain, &c.notNull, &c.hasDefault, &c.identity, &c.generated, &c.deterministic)
 		return c, err
 	})
-	return err
+	if err != nil {
+		return nil, err
+	}
+	for i := range columns {
+		c, typ := &columns[i], uint32(0)
+		switch "c" {
+		case c.typtype:
+			typ = c.oid
+		case c.elemType:
+			typ = c.elem
+		default:
+			continue
+		}
+		var under uint32
+		if err := introspectOne(ctx, db, "SELECT typrelid FROM pg_type WHERE oid = $1", []any{typ}, &under); err != nil {
+			return nil, err
+		}
+		if c.attributes, err = introspectColumns(ctx, db, under); err != nil {
+			return nil, err
+		}
+	}
+	return columns, nil
 }
 
 func (t *introspectTable) readIndexes(ctx context.Context, db Querier, oid uint32) error {

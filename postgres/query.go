@@ -84,11 +84,11 @@ func NewQuery(ctx context.Context, db Beginner, cfg QueryConfig) (*Query, error)
 	if err := tx.QueryRow(ctx, "SELECT 'pg_temp."+queryName+"'::regclass::oid").Scan(&oid); err != nil {
 		return nil, err
 	}
-	info := &introspectTable{name: q.name, kind: "r"}
-	if err := info.readColumns(ctx, tx, oid); err != nil {
+	columns, err := introspectColumns(ctx, tx, oid)
+	if err != nil {
 		return nil, err
 	}
-	info.columns = info.columns[1:] // without n
+	info := &introspectTable{name: q.name, kind: "r", columns: columns[1:]} // without n
 	cfg.Write, cfg.PrimaryKey, cfg.Version = WriteAppend, nil, ""
 	p, err := newTablePlan(info, cfg.TableConfig)
 	if err != nil {

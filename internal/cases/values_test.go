@@ -390,3 +390,34 @@ func TestFormsOfConnectorsAreRead(t *testing.T) {
 		s.db.Reset()
 	}, "times: {zone: UTC}")
 }
+
+// An object goes into a composite column by the names of its attributes, as exact as into columns of their types.
+func TestObjectsGoIntoCompositeColumns(t *testing.T) {
+	t.Parallel()
+	const types = `CREATE TYPE coin AS (amount numeric(20,4), "Unit" text); CREATE TYPE entry AS (no bigint, price coin, at timestamptz, tags text[], doc jsonb);
+		CREATE DOMAIN priced AS coin CHECK ((VALUE).amount >= 0);`
+	for _, write := range []string{"append", "upsert"} {
+		t.Run(write, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 1, types+"CREATE TABLE v (id int PRIMARY KEY, l entry, ls coin[], p priced)")
+			s.send(
+				`{"id":0,"l":{"no":9007199254740993,"price":{"Unit":"a \"b\", (c) \\d","amount":1234567890123456.7891},"at":"2026-01-02T03:04:05.000006Z","tags":["x,y",null,"\""],"doc":{"k":[1,"\"'"]}}}`,
+				`{"id":1,"l":{"price":null},"ls":[{"amount":1},null,{"Unit":""}],"p":{"amount":0,"Unit":"EUR"}}`,
+				`{"id":2,"l":"(7,\"(1.5,EUR)\",,,)","ls":[],"p":null}`,
+				`{"id":3,"l":{"no":1.5}}`,                        // rounded
+				`{"id":4,"l":{"nu":1}}`,                          // no such attribute
+				`{"id":5,"ls":[{"amount":0.00001}]}`,             // more digits than it keeps
+				`{"id":6,"p":{"amount":-1}}`,                     // its domain says no
+				`{"id":7,"l":{},"ls":[{}],"p":{"amount":"2.5"}}`, // all of it null, and a number in a text
+			)
+			s.run(s.route("id: {position: true}", "to: {table: v, write: "+write+"}"))
+			s.want("SELECT (l).no || ' ' || ((l).price).amount || ' ' || ((l).price).\"Unit\" || ' ' || ((l).at AT TIME ZONE 'UTC') || ' ' || (l).tags::text || ' ' || (l).doc FROM v WHERE id = 0",
+				`9007199254740993 1234567890123456.7891 a "b", (c) \d 2026-01-02 03:04:05.000006 {"x,y",NULL,"\""} {"k": [1, "\"'"]}`)
+			s.want("SELECT string_agg(concat_ws(' ', id, coalesce(l::text, 'NULL'), coalesce(ls::text, 'NULL'), coalesce(p::text, 'NULL')), '; ' ORDER BY id) FROM v WHERE id > 0",
+				`1 (,,,,) {"(1.0000,)",NULL,"(,\"\")"} (0.0000,EUR); 2 (7,"(1.5000,EUR)",,,) {} NULL; 7 (,,,,) {"(,)"} (2.5000,)`)
+			if got := s.dead(); got != "0/3 value, 0/4 value, 0/5 value, 0/6 constraint 23514" {
+				t.Errorf("dead: %s: %s", got, s.ask("SELECT string_agg(error, ', ') FROM semel.dead_letter"))
+			}
+		})
+	}
+}
