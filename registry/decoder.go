@@ -43,7 +43,7 @@ type Decoder struct {
 	downAt  time.Time
 }
 
-var _ sink.Decoder = (*Decoder)(nil)
+var _ sink.FieldDecoder = (*Decoder)(nil)
 
 // Decoder reads messages of a format. All that ask for one share it.
 func (r *Registry) Decoder(f Format) *Decoder { return r.decoders[f] }
@@ -124,6 +124,31 @@ func (d *Decoder) AppendJSON(dst, data []byte) ([]byte, error) {
 		err = fmt.Errorf("by schema %d: %w", id, err)
 	}
 	return dst, err
+}
+
+// AppendFields implements [sink.FieldDecoder].
+func (d *Decoder) AppendFields(dst, data []byte, names []string, spans []sink.Span) (out []byte, other int, err error) {
+	id, err := ID(data)
+	if err != nil || d.format == JSON {
+		out, err = d.AppendJSON(dst, data)
+		return out, -1, err
+	}
+	k, err := d.schema(id)
+	if err != nil {
+		return dst, -1, err
+	}
+	if data = data[header:]; d.format == Avro {
+		out, other, err = k.avro.AppendFields(dst, data, names, spans)
+	} else {
+		var m *protobuf.Message
+		if m, data, err = k.message(data); err == nil {
+			out, other, err = m.AppendFields(dst, data, names, spans)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("by schema %d: %w", id, err)
+	}
+	return out, other, err
 }
 
 // schema is the schema of an ID: from memory, or the registry's.

@@ -15,6 +15,22 @@ type Decoder interface {
 	AppendJSON(dst, data []byte) ([]byte, error)
 }
 
+// FieldDecoder is a Decoder that says where fields stand in what it appends, so that
+// nobody has to read the text again.
+type FieldDecoder interface {
+	Decoder
+	// AppendFields appends the values of an object's fields alone, as AppendJSON
+	// writes them. spans[i] becomes where in the result the value of names[i] begins
+	// and ends; the end of a field that isn't there is 0. other is how many more fields the
+	// object has. Below 0 nothing is known of fields, and the text is AppendJSON's.
+	//
+	// names are always the same slice of a caller, who doesn't change it.
+	AppendFields(dst, data []byte, names []string, spans []Span) (out []byte, other int, err error)
+}
+
+// Span is a stretch of a text.
+type Span = [2]int
+
 // Formats is the step that rewrites values by one decoder and keys by another; a
 // nil one leaves them as they are. What is not there is not read: a message
 // without a value stays one.
@@ -24,7 +40,7 @@ type formats struct{ value, key Decoder }
 
 func (f formats) Open(_ *semel.Message, o *Opened) (err error) {
 	if f.value != nil && o.Value != nil {
-		if o.Value, err = decoded(o, f.value, o.Value, "value"); err != nil {
+		if err := f.open(o); err != nil {
 			return err
 		}
 	}
@@ -32,6 +48,25 @@ func (f formats) Open(_ *semel.Message, o *Opened) (err error) {
 		o.Key, err = decoded(o, f.key, o.Key, "key")
 	}
 	return err
+}
+
+// open reads the value: its fields, where they are what is taken of it.
+func (f formats) open(o *Opened) (err error) {
+	d, ok := f.value.(FieldDecoder)
+	if !ok || o.fields == nil {
+		o.Value, err = decoded(o, f.value, o.Value, "value")
+		return err
+	}
+	clear(o.spans)
+	out, err := o.Append(func(dst []byte) (out []byte, err error) {
+		out, o.other, err = d.AppendFields(dst, o.Value, o.fields, o.spans)
+		return out, err
+	})
+	if err != nil {
+		return undecoded(err, "value")
+	}
+	o.Value, o.located = out, o.other >= 0
+	return nil
 }
 
 func decoded(o *Opened, d Decoder, data []byte, field string) ([]byte, error) {

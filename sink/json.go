@@ -108,6 +108,31 @@ func (s *scanner) scan(data []byte, t *tree, out []Value, object bool) error {
 	return nil
 }
 
+// fields reads values that a format has written: what it says of where they stand is
+// right, and so are they.
+func (s *scanner) fields(data []byte, tops []*node, spans []Span, out []Value) error {
+	s.round++
+	for i, n := range tops {
+		from, to := spans[i][0], spans[i][1]
+		if to == 0 {
+			continue
+		}
+		raw := data[from:to:to]
+		if n.kids == nil && bytes.IndexByte(raw, '\\') < 0 {
+			out[n.slot] = Value{Kind: kindOf(raw[0]), Raw: raw}
+			continue
+		}
+		s.data, s.out = data[:to], out
+		s.flags, s.depth, s.why = 0, 0, ""
+		end := s.selected(from, n)
+		s.data, s.out = nil, nil
+		if end != to {
+			return &DecodeError{Class: ClassDecode, Field: n.path, Why: s.why}
+		}
+	}
+	return nil
+}
+
 func (s *scanner) document(root *node, object bool) int {
 	d := s.data
 	if bytes.HasPrefix(d, []byte("\uFEFF")) {

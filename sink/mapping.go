@@ -3,6 +3,7 @@ package sink
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"unicode/utf8"
 
@@ -95,6 +96,9 @@ type Mapping struct {
 	late     [][2]int // copies of slots of before
 	needsKey bool     // something of a tombstone comes from the message's key
 
+	fields []string // at the top of the value, in the order of tops; nil: more is taken
+	tops   []*node
+
 	filter   Path
 	computed []computation
 	whole    wholes
@@ -162,6 +166,7 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 	for _, i := range m.tombCols {
 		m.takeBefore(cfg.Columns[i].From, i)
 	}
+	m.located()
 	nodes := max(m.value.nodes, m.before.nodes)
 	if m.envelope != nil {
 		nodes = max(nodes, m.envelope.nodes)
@@ -183,6 +188,24 @@ func NewMapping(cfg MappingConfig) (*Mapping, error) {
 		return s
 	}
 	return m, nil
+}
+
+// located finds out whether fields at the top of the value are all that is read of
+// it. Then a format may say where they stand.
+func (m *Mapping) located() {
+	if len(m.openers) != 1 || m.raw || m.value.root.slot >= 0 || len(m.value.root.kids) == 0 {
+		return
+	}
+	if _, ok := m.openers[0].(formats); !ok {
+		return
+	}
+	for name := range m.value.root.kids {
+		m.fields = append(m.fields, name)
+	}
+	slices.Sort(m.fields)
+	for _, name := range m.fields {
+		m.tops = append(m.tops, m.value.root.kids[name])
+	}
 }
 
 // scanners learn the order of names in one kind of text each.
@@ -350,7 +373,14 @@ func (m *Mapping) Decode(msg *semel.Message, row *Row) error {
 }
 
 func (m *Mapping) decode(msg *semel.Message, row *Row, s *scanners) error {
-	if !row.Tombstone && !m.raw {
+	switch {
+	case row.Tombstone, m.raw:
+	case row.opened != nil && row.opened.located:
+		if err := s.value.fields(msg.Value, m.tops, row.opened.spans, row.all); err != nil {
+			return err
+		}
+		row.UnknownFields = row.opened.other
+	default:
 		if err := s.value.scan(msg.Value, m.value, row.all, true); err != nil {
 			return err
 		}

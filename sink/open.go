@@ -35,6 +35,12 @@ type Opened struct {
 	source      Value    // where a change comes from
 	unavailable []string // fields of the value that the source didn't send
 
+	// Where the fields stand that are taken of the value, see FieldDecoder.
+	fields  []string // nil: more is taken
+	spans   []Span
+	other   int
+	located bool // they are known; Value is no JSON text
+
 	buffers [][]byte
 	used    int
 }
@@ -73,7 +79,10 @@ func (m *Mapping) open(msg *semel.Message, row *Row) (*semel.Message, error) {
 		row.opened = new(opened)
 	}
 	o := row.opened
-	o.Opened = Opened{Value: msg.Value, Key: msg.Key, buffers: o.buffers, unavailable: o.unavailable[:0]}
+	if m.fields != nil && o.spans == nil {
+		o.spans = make([]Span, len(m.fields))
+	}
+	o.Opened = Opened{Value: msg.Value, Key: msg.Key, buffers: o.buffers, unavailable: o.unavailable[:0], fields: m.fields, spans: o.spans}
 	for _, step := range m.openers {
 		if err := step.Open(msg, &o.Opened); err != nil {
 			return nil, err

@@ -1,12 +1,15 @@
 package avro
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/semelhq/semel/sink/internal/exact"
 )
@@ -63,6 +66,73 @@ func (s *Schema) single(data []byte) (body []byte, theirs bool) {
 	return data[soeHeader:], false
 }
 
+// AppendFields appends the values of a record's fields, and says where those of the
+// names stand; other is how many more there are, below 0 if the schema is no record's.
+func (s *Schema) AppendFields(dst, data []byte, names []string, spans [][2]int) (out []byte, other int, err error) {
+	p := s.plan(names)
+	if p == nil {
+		out, err = s.AppendJSON(dst, data)
+		return out, -1, err
+	}
+	body, theirs := s.single(data)
+	out, err = s.appendFields(dst, body, p, spans)
+	if err != nil && theirs {
+		err = fmt.Errorf("%w; it may be in single-object encoding by another schema, of fingerprint %x", err, data[2:soeHeader])
+	}
+	return out, p.other, err
+}
+
+// plan is, for names that somebody asks for, which of them each field of the record
+// is; -1: none.
+type plan struct {
+	names *string // the first of them, as the caller has it
+	of    []int
+	other int
+}
+
+// plan is nil if the schema is no record's.
+func (s *Schema) plan(names []string) *plan {
+	if s.root.kind != kindRecord || s.root.meaning != plain || len(names) == 0 {
+		return nil
+	}
+	if p := s.last.Load(); p != nil && p.names == &names[0] && len(p.of) == len(s.root.fields) {
+		return p
+	}
+	p := &plan{names: &names[0], of: make([]int, len(s.root.fields))}
+	for i, f := range s.root.fields {
+		if p.of[i] = slices.Index(names, f.name); f.dropped {
+			p.of[i] = -1
+		} else if p.of[i] < 0 {
+			p.other++
+		}
+	}
+	s.last.Store(p)
+	return p
+}
+
+func (s *Schema) appendFields(dst, data []byte, p *plan, spans [][2]int) ([]byte, error) {
+	r := reader{data: data, limit: len(dst) + exact.Limit(len(data)), depth: 1}
+	for i := range s.root.fields {
+		from := len(dst)
+		var err error
+		if dst, err = r.value(dst, s.root.fields[i].of); err != nil {
+			return dst, err
+		}
+		if len(dst) > r.limit {
+			return dst, exact.ErrLarge
+		}
+		if at := p.of[i]; at >= 0 {
+			spans[at] = [2]int{from, len(dst)}
+		} else {
+			dst = dst[:from]
+		}
+	}
+	if r.at != len(data) {
+		return dst, errMore
+	}
+	return dst, nil
+}
+
 func (s *Schema) appendJSON(dst, data []byte) ([]byte, error) {
 	r := reader{data: data, limit: len(dst) + exact.Limit(len(data))}
 	dst, err := r.value(dst, s.root)
@@ -116,8 +186,8 @@ func (r *reader) value(dst []byte, n *node) ([]byte, error) {
 		if err != nil {
 			return dst, err
 		}
-		if n.meaning == document && json.Valid(b) {
-			return append(dst, b...), nil
+		if n.meaning == document && utf8.Valid(b) && json.Valid(b) {
+			return append(dst, bytes.Trim(b, " \t\r\n")...), nil
 		}
 		return exact.String(dst, b)
 	case kindBytes:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/twmb/avro"
 
@@ -18,6 +19,8 @@ type Schema struct {
 	root   *node
 	parsed *avro.Schema // the writer's
 	fields []field      // of the reader's root, if it is another one's
+
+	last atomic.Pointer[plan] // of the names that were asked for last
 
 	fingerprint [8]byte // of the writer's, as single-object encoding has it
 }

@@ -3,6 +3,7 @@ package protobuf
 import (
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -53,12 +54,80 @@ func (m *Message) AppendJSON(dst, data []byte) ([]byte, error) {
 	r := readers.Get().(*reader)
 	r.limit, r.depth = len(dst)+exact.Limit(len(data)), 0
 	dst, err := r.message(dst, m.of, data)
+	r.done()
+	return dst, err
+}
+
+// done gives the reader back.
+func (r *reader) done() {
 	clear(r.entries[:r.most]) // hold none of the data
 	r.slots, r.entries, r.most = r.slots[:0], r.entries[:0], 0
 	if cap(r.slots)+cap(r.entries) <= keep {
 		readers.Put(r)
 	}
-	return dst, err
+}
+
+// AppendFields appends the values of the message's fields, and says where those of
+// the names stand; other is how many more there are, below 0 if the message stands for
+// something else than its fields.
+func (m *Message) AppendFields(dst, data []byte, names []string, spans [][2]int) (out []byte, other int, err error) {
+	p := m.plan(names)
+	if p == nil {
+		out, err = m.AppendJSON(dst, data)
+		return out, -1, err
+	}
+	r := readers.Get().(*reader)
+	r.limit, r.depth = len(dst)+exact.Limit(len(data)), 1
+	if err = r.scan(m.of, data); err == nil {
+		dst, other, err = r.located(dst, m.of, p, spans)
+	}
+	r.done()
+	return dst, other, err
+}
+
+// plan is, for names that somebody asks for, which of them each field is; -1: none.
+type plan struct {
+	names *string // the first of them, as the caller has it
+	of    []int
+}
+
+func (m *Message) plan(names []string) *plan {
+	if m.of.special != none || len(names) == 0 {
+		return nil
+	}
+	if p := m.last.Load(); p != nil && p.names == &names[0] {
+		return p
+	}
+	p := &plan{names: &names[0], of: make([]int, len(m.of.fields))}
+	for i := range m.of.fields {
+		p.of[i] = slices.Index(names, m.of.fields[i].name)
+	}
+	m.last.Store(p)
+	return p
+}
+
+// located writes what object does, without names.
+func (r *reader) located(dst []byte, m *message, p *plan, spans [][2]int) (_ []byte, other int, err error) {
+	for i := range m.fields {
+		f, s := &m.fields[i], r.slots[i]
+		if s.first < 0 && f.zero == nil {
+			continue
+		}
+		from := len(dst)
+		if dst, err = r.field(dst, f, s); err != nil {
+			return dst, other, err
+		}
+		if len(dst) > r.limit {
+			return dst, other, exact.ErrLarge
+		}
+		if at := p.of[i]; at >= 0 {
+			spans[at] = [2]int{from, len(dst)}
+		} else {
+			other++
+			dst = dst[:from]
+		}
+	}
+	return dst, other, nil
 }
 
 // message writes one message.

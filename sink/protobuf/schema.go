@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/bufbuild/protocompile"
 	"google.golang.org/protobuf/proto"
@@ -205,11 +206,14 @@ func (f *Files) At(path []int) (*Message, error) {
 
 // Message is a message type. It doesn't change, and may be used from several
 // goroutines.
-type Message struct{ of *message }
+type Message struct {
+	of   *message
+	last atomic.Pointer[plan] // of the names that were asked for last
+}
 
 func newMessage(d protoreflect.MessageDescriptor) *Message {
 	c := compiler{}
-	return &Message{c.message(d)}
+	return &Message{of: c.message(d)}
 }
 
 // Fields are the names of the fields.
