@@ -51,7 +51,7 @@ type Accounts struct {
 	Settled  Tally
 	Outcome  [outcomes]Tally
 	Holes    int64 // offsets without a message
-	Lost     int64 // offsets that retention took before they were read
+	Lost     int64 // offsets that retention took before they were read, and messages without an effect (at most once)
 	Redriven int64 // dead letters applied later; outside the equation
 }
 

@@ -13,6 +13,9 @@ import (
 // attempt is one transaction: fence, admit, apply, bury, commit; then the ack. Its
 // error is a [FencedError], a slowError, a stopAt, or a failure.
 func (l *lane[T]) attempt(ctx context.Context, b batch) error {
+	if l.cfg.AtMostOnce && !slices.ContainsFunc(b.stretches, func(s stretch) bool { return s.ahead > 0 }) {
+		return l.move(ctx, b)
+	}
 	began := time.Now()
 	spans := b.spans()
 	// Fence first, so that no effect precedes the check.
@@ -43,7 +46,7 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 	}
 	settled := make([]Settled, len(b.stretches))
 	for i, s := range b.stretches {
-		settled[i] = Settled{Span: spans[i], Accounts: s.accounts()}
+		settled[i] = Settled{Span: spans[i], Accounts: s.accounts(), Ahead: s.left()}
 	}
 	committing, cancel := context.WithTimeout(ctx, l.cfg.CutOff)
 	defer cancel()
@@ -367,15 +370,25 @@ func (l *lane[T]) letter(it *Item) DeadLetter {
 	return d
 }
 
-// committed tells everybody, and the broker, after COMMIT was answered.
+// committed is what follows the COMMIT of effects.
 func (l *lane[T]) committed(b batch, settled []Settled, took time.Duration) {
+	l.advanced(b, settled)
+	tell2(l.cfg.Observe.Batch, b.n, took)
+	if b.n >= l.pace && l.pace < l.cfg.Batch.Messages {
+		l.pace = min(l.pace*2, l.cfg.Batch.Messages)
+	}
+}
+
+// advanced tells everybody, and the broker, after COMMIT was answered.
+func (l *lane[T]) advanced(b batch, settled []Settled) {
 	l.outage, l.strikes = outage{}, 0
 	l.next.after -= b.n
 	o := l.cfg.Observe
 	acks := make([]Ack, len(b.stretches))
 	for i, s := range b.stretches {
 		p := s.part
-		p.next, p.moved, p.trouble = s.to, true, trouble{}
+		p.next, p.moved, p.trouble = settled[i].To, true, trouble{}
+		p.ahead = settled[i].Ahead
 		p.due = due{}
 		if p.careful = max(0, p.careful-len(s.items)); p.next >= p.end {
 			p.careful = 0
@@ -391,8 +404,4 @@ func (l *lane[T]) committed(b batch, settled []Settled, took time.Duration) {
 		}
 	}
 	l.cfg.Source.Ack(acks)
-	tell2(o.Batch, b.n, took)
-	if b.n >= l.pace && l.pace < l.cfg.Batch.Messages {
-		l.pace = min(l.pace*2, l.cfg.Batch.Messages)
-	}
 }

@@ -10,12 +10,13 @@ import (
 type part struct {
 	semel.Partition
 	claim  Claim
-	first  int64 // the first position ever claimed: acks are signed with it
-	next   int64 // the watermark, as last read or written by this lane
-	end    int64 // the log's stable end, as last seen
-	proven bool  // the claim is ours and the source stands at next
-	due    due   // when to prove it (again)
-	moved  bool  // an advance has compared the row since the last re-read
+	first  int64  // the first position ever claimed: acks are signed with it
+	next   int64  // the watermark, as last read or written by this lane
+	end    int64  // the log's stable end, as last seen
+	proven bool   // the claim is ours and the source stands at next
+	due    due    // when to prove it (again)
+	moved  bool   // an advance has compared the row since the last re-read
+	ahead  *Ahead // as the row has it
 	suspicion
 	trouble
 }
@@ -32,6 +33,7 @@ type stretch struct {
 	topic    semel.TopicID
 	from, to int64
 	end      int64 // the log's, as the run said
+	ahead    int64 // at most once: where the watermark was moved to, before the effect; 0: it wasn't
 	epochs   []Epoch
 	messages []semel.Message // as Poll gave them
 	items    []Item          // theirs, once filled
@@ -79,7 +81,7 @@ func (b batch) slice(lo, hi int) batch {
 }
 
 func (s stretch) cut(i, j int) stretch {
-	c := stretch{part: s.part, topic: s.topic, from: s.from, to: s.to, end: s.end, messages: s.messages[i:j], items: s.items[i:j:j], sums: s.sums[i : j+1]}
+	c := stretch{part: s.part, topic: s.topic, from: s.from, to: s.to, end: s.end, ahead: s.ahead, messages: s.messages[i:j], items: s.items[i:j:j], sums: s.sums[i : j+1]}
 	if i > 0 {
 		c.from = s.messages[i].Offset
 	}
@@ -105,11 +107,11 @@ func (s stretch) fill() {
 // proven leaves out partitions whose place is no longer sure.
 func (b batch) proven() batch {
 	var out batch
-	if !slices.ContainsFunc(b.stretches, func(s stretch) bool { return !s.part.proven || s.part.next != s.from }) {
+	if !slices.ContainsFunc(b.stretches, func(s stretch) bool { return !s.part.proven || s.part.next != s.span().From }) {
 		return b
 	}
 	for _, s := range b.stretches {
-		if s.part.proven && s.part.next == s.from {
+		if s.part.proven && s.part.next == s.span().From {
 			out.add(s)
 		}
 	}
@@ -129,16 +131,26 @@ func (s stretch) accounts() Accounts {
 		it := &s.items[i]
 		a.Outcome[it.Outcome].Add(it.hash)
 	}
-	a.Holes = (s.to - s.from) - a.Settled.Count
+	if a.Holes = (s.to - s.from) - a.Settled.Count; s.ahead > 0 {
+		a.Holes, a.Lost = 0, -a.Settled.Count
+	}
 	return a
 }
 
 func (b batch) spans() []Span {
 	spans := make([]Span, len(b.stretches))
 	for i, s := range b.stretches {
-		spans[i] = Span{Claim: s.part.claim, From: s.from, To: s.to, Epochs: s.epochs}
+		spans[i] = s.span()
 	}
 	return spans
+}
+
+// span is what of the partition's row is compared and written.
+func (s stretch) span() Span {
+	if s.ahead > 0 {
+		return Span{Claim: s.part.claim, From: s.ahead, To: s.ahead}
+	}
+	return Span{Claim: s.part.claim, From: s.from, To: s.to, Epochs: s.epochs}
 }
 
 // each visits the items in order.

@@ -67,7 +67,11 @@ func (l *lane[T]) suspect(p *part, row Row) {
 
 // beCareful covers what two batches may have held: one that was written and one that
 // was decoded beside it.
-func (l *lane[T]) beCareful(p *part) { p.careful = 2 * l.cfg.Batch.Messages }
+func (l *lane[T]) beCareful(p *part) {
+	if !l.cfg.AtMostOnce { // there what kills is not read again
+		p.careful = 2 * l.cfg.Batch.Messages
+	}
+}
 
 // careful says whether messages are to be tried one by one.
 func (l *lane[T]) careful() bool {

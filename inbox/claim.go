@@ -346,12 +346,17 @@ func (l *lane[T]) claimRow(ctx context.Context, p semel.Partition, w *Witness, d
 				return r, nil, err
 			}
 		}
-		row, events, err := decide(r, *w)
+		events := r.forsake()
+		row, more, err := decide(r, *w)
 		if err == nil {
-			row.count(r, owner, r.Next < w.Stable)
+			row.count(before, owner, before.Next < w.Stable)
 		}
-		return row, events, err
+		return row, append(events, more...), err
 	})
+	if a := before.Ahead; err == nil && a != nil {
+		l.log.Warn("messages have no effect: at most once", "topic", p.Topic, "partition", p.Number, "from", a.From, "to", a.To, "lost", a.Count)
+		tell2(l.cfg.Observe.Lost, p, a.Count)
+	}
 	return row, before, err
 }
 
@@ -372,7 +377,7 @@ func (l *lane[T]) cutOf(ctx context.Context, row Row, w Witness) (at int64, cut 
 
 // claimed takes a row into the lane's picture.
 func (l *lane[T]) claimed(p *part, row Row, w Witness) {
-	p.claim, p.first, p.next, p.end = row.Claim, row.Start, row.Next, w.Stable
+	p.claim, p.first, p.next, p.end, p.ahead = row.Claim, row.Start, row.Next, w.Stable, nil
 	l.suspect(p, row)
 	o := l.cfg.Observe
 	tell(o.Claimed, row)

@@ -42,6 +42,11 @@ type Config[T any] struct {
 	// Window is how long the inbox remembers. Default 7 days.
 	Window time.Duration
 
+	// AtMostOnce moves the watermark, and tells the broker, before the effect: what
+	// stops in between loses messages, and never repeats one. They are counted, and an
+	// event [EventLost] says which. There are no further attempts, no memory of IDs.
+	AtMostOnce bool
+
 	// Target describes where effects go; it is recorded, and a change halts.
 	Target string
 	// AcceptChange goes on though topics, ID rule, cluster or target are not
@@ -134,7 +139,13 @@ func New[T any](cfg Config[T]) (*Inbox[T], error) {
 	case cfg.Store == nil:
 		return nil, errors.New("inbox: Store is nil")
 	}
+	if cfg.AtMostOnce && cfg.Memory == "" && !cfg.OwnIDs {
+		cfg.Memory = MemoryPosition
+	}
 	cfg.defaults()
+	if cfg.AtMostOnce && cfg.Memory != MemoryPosition {
+		return nil, fmt.Errorf("inbox: AtMostOnce keeps no IDs, and Memory is %q", cfg.Memory)
+	}
 	if cfg.Memory != MemoryPosition && cfg.ID.ByPosition() && !cfg.OwnIDs {
 		return nil, fmt.Errorf("inbox: Memory %q needs an ID rule", cfg.Memory)
 	}
@@ -242,6 +253,8 @@ func or[V comparable](v *V, otherwise V) {
 // attempts is how many tries an error of that class is given.
 func (c *Config[T]) attempts(class Class) int {
 	switch {
+	case c.AtMostOnce: // what waits for another is lost with the process
+		return 1
 	case class == ClassSlow: // that is the server's load as often as the message
 		return max(10, c.OnError.Attempts)
 	case c.OnError.Attempts > 0:

@@ -33,7 +33,8 @@ type Observer struct {
 	// Redelivered: messages below the watermark that the broker would have
 	// delivered again.
 	Redelivered func(p semel.Partition, n int64)
-	// Lost: messages that retention took before they were read.
+	// Lost: messages that retention took before they were read, or (at most once) that
+	// have no effect.
 	Lost func(p semel.Partition, n int64)
 	// Collision: an ID that was known with other content.
 	Collision func(p semel.Partition)

@@ -19,10 +19,10 @@ func Reset(database, consumer string, r Row, w Witness, to int64) (Row, []Event,
 	if _, _, err := j.ours(w); err != nil {
 		return r, nil, err
 	}
-	was := r
+	was, lost := r, r.forsake()
 	r.Adopted, r.UncleanClaims = w.Acked, 0
 	if to == was.Next && was.TopicID == w.TopicID {
-		return r, []Event{border(r)}, nil
+		return r, append(lost, border(r)), nil
 	}
 	r = restart(r, w.TopicID, to)
 	r.Adopted = w.Acked
@@ -36,7 +36,7 @@ func Reset(database, consumer string, r Row, w Witness, to int64) (Row, []Event,
 	ev := Event{Partition: r.Partition, Kind: EventReset, Detail: map[string]any{
 		"from": was.Next, "to": to, "was": was.TopicID.String(), "is": r.TopicID.String(), "accounts": was.Accounts,
 	}}
-	return r, []Event{ev, border(r)}, nil
+	return r, append(lost, ev, border(r)), nil
 }
 
 // SignedAck is a row's ack as its consumer signs it.

@@ -183,6 +183,7 @@ type Row struct {
 	UncleanClaims int     // in a row, by processes that died with messages left and settled none
 	Trial         *Trial  // of the message that is next, or was; nil: none
 	Epochs        []Epoch // the last few, ascending
+	Ahead         *Ahead  // at most once: what Next was moved over before its effect; nil: nothing
 	Accounts      Accounts
 	Updated       time.Time
 }
@@ -193,6 +194,18 @@ type Trial struct {
 	Deaths  int   `json:"deaths"`            // of processes that tried it
 	Running bool  `json:"running,omitempty"` // it is being tried
 }
+
+// Ahead is a stretch of messages below the watermark whose effect is not known. They
+// are among [Accounts.Lost] until it is.
+type Ahead struct {
+	From  int64  `json:"from"`
+	To    int64  `json:"to"`
+	Count int64  `json:"count"`
+	Sum   uint64 `json:"sum"` // as in a [Tally]
+}
+
+// Tally is that of its messages.
+func (a *Ahead) Tally() Tally { return Tally{a.Count, a.Sum} }
 
 // Owner names the process that holds a claim.
 type Owner struct {
@@ -412,6 +425,7 @@ const (
 type Settled struct {
 	Span
 	Accounts Accounts // to be added
+	Ahead    *Ahead   // of the row from now on
 }
 
 // DeadLetter is a message settled without effect, kept with the reason.
@@ -450,6 +464,7 @@ const (
 	EventClaim        = "claim"         // next, topic_id, settled, settled_sum: a border between two owners
 	EventCut          = "cut"           // the log was cut: offsets before it name other messages now
 	EventTopicChanged = "topic-changed" // the accounts start anew
+	EventLost         = "lost"          // at most once: from, to, lost, sum: moved over, and without an effect
 )
 
 // Effect is what a route does with messages: a handler, or rows of a table.

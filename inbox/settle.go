@@ -14,6 +14,9 @@ import (
 // as many transactions as the bounds ask for. While one batch is written the next
 // one is read and decoded.
 func (l *lane[T]) settle(ctx context.Context, runs []Run) error {
+	if l.cfg.AtMostOnce {
+		return l.settleAhead(ctx, runs)
+	}
 	s := l.stretches(runs)
 	queue := l.cutter().cut(slices.DeleteFunc(s, func(s stretch) bool { return !l.accept(s) }))
 	if len(queue) == 0 {

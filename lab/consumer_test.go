@@ -31,6 +31,8 @@ type spec struct {
 	Latest   bool // begins with what comes after now
 	Write    string
 	Batch    int
+	// AtMostOnce moves the watermark before the effect.
+	AtMostOnce bool
 
 	Session, Rebalance, Lock, Idle, BatchTime time.Duration
 
@@ -124,7 +126,7 @@ func (s spec) build(pass func(step), log *slog.Logger) (*consumer, error) {
 	store := postgres.NewInboxStore(c.pool, postgres.InboxConfig{LockTimeout: s.Lock, IdleTimeout: s.Idle, Table: table, Logger: log})
 	ic := inbox.Config[pgx.Tx]{
 		Consumer: s.Consumer, Source: steppedSource{src, pass}, Store: steppedStore{store, pass},
-		Memory: s.Memory, Logger: log, Reread: 500 * time.Millisecond,
+		Memory: s.Memory, AtMostOnce: s.AtMostOnce, Logger: log, Reread: 500 * time.Millisecond,
 		Batch: inbox.BatchLimits{Messages: s.Batch, Time: s.BatchTime},
 		Observe: inbox.Observer{
 			Redelivered: func(_ semel.Partition, n int64) { c.redelivered.Add(n) },

@@ -21,7 +21,7 @@ const DefaultSchema = "semel"
 // the oldest program that works on them: a program runs while the tables'
 // min_version <= its own Version. A release expands, a later one contracts.
 const (
-	Version    = 6
+	Version    = 7
 	minVersion = 1
 )
 

@@ -109,7 +109,7 @@ var writtenColumns = func() []string {
 	for _, o := range inbox.Outcomes {
 		c = append(c, o.String(), o.String()+"_sum")
 	}
-	return append(c, "holes", "lost", "redriven")
+	return append(c, "holes", "lost", "redriven", "ahead")
 }()
 
 // written are the values of a row in the order of writtenColumns.
@@ -124,7 +124,7 @@ func written(r inbox.Row) []any {
 	for _, t := range r.Accounts.Outcome {
 		v = append(v, t.Count, int64(t.Sum))
 	}
-	return append(v, r.Accounts.Holes, r.Accounts.Lost, r.Accounts.Redriven)
+	return append(v, r.Accounts.Holes, r.Accounts.Lost, r.Accounts.Redriven, jsonOf(r.Ahead))
 }
 
 // jsonOf is JSON as text, nil for nil. Text, because a pool may not describe
@@ -136,6 +136,10 @@ func jsonOf(v any) any {
 			return nil
 		}
 	case *inbox.Trial:
+		if v == nil {
+			return nil
+		}
+	case *inbox.Ahead:
 		if v == nil {
 			return nil
 		}
@@ -168,7 +172,7 @@ type placed struct {
 func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 	var topic, token pgtype.UUID
 	var adopted pgtype.Int8
-	var owner, trial, epochs, source []byte
+	var owner, trial, epochs, ahead, source []byte
 	var unclean int32
 	var sums [len(inbox.Outcomes) + 1]int64
 	r := &p.Row
@@ -179,7 +183,7 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 	for i := range r.Accounts.Outcome {
 		to = append(to, &r.Accounts.Outcome[i].Count, &sums[i])
 	}
-	to = append(to, &r.Accounts.Holes, &r.Accounts.Lost, &r.Accounts.Redriven, &r.Updated, &source, &p.ctid)
+	to = append(to, &r.Accounts.Holes, &r.Accounts.Lost, &r.Accounts.Redriven, &ahead, &r.Updated, &source, &p.ctid)
 	if err := row.Scan(to...); err != nil {
 		return placed{}, err
 	}
@@ -203,6 +207,12 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 		r.Trial = new(inbox.Trial)
 		if err := json.Unmarshal(trial, r.Trial); err != nil {
 			return placed{}, fmt.Errorf("trial of %s: %w", r.Partition, err)
+		}
+	}
+	if ahead != nil {
+		r.Ahead = new(inbox.Ahead)
+		if err := json.Unmarshal(ahead, r.Ahead); err != nil {
+			return placed{}, fmt.Errorf("ahead of %s: %w", r.Partition, err)
 		}
 	}
 	if err := json.Unmarshal(epochs, &r.Epochs); err != nil {
@@ -252,7 +262,7 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 	values, sets := make([]string, len(writtenColumns)), make([]string, len(writtenColumns))
 	for i, c := range writtenColumns {
 		values[i] = fmt.Sprintf("$%d", i+4)
-		if c == "owner" || c == "trial" || c == "epochs" {
+		if c == "owner" || c == "trial" || c == "epochs" || c == "ahead" {
 			values[i] += "::text::jsonb"
 		}
 		sets[i] = c + " = " + values[i]
@@ -270,14 +280,14 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 			s = append(s, of(i, o.String()), of(i+1, o.String()+"_sum"))
 			i += 2
 		}
-		for _, c := range []string{"holes", "lost", "redriven"} {
+		for _, c := range []string{"holes", "lost", "redriven", "ahead"} {
 			s = append(s, of(i, c))
 			i++
 		}
 		return strings.Join(s, ", ")
 	}
 	settle := write(func(i int, c string) string {
-		if c == "epochs" {
+		if c == "epochs" || c == "ahead" {
 			return fmt.Sprintf("%s = $%d::text::jsonb", c, i+5)
 		}
 		return fmt.Sprintf("%s = $%d", c, i+5)
@@ -350,7 +360,7 @@ func settledValues(r placed) []any {
 	for _, t := range r.Accounts.Outcome {
 		v = append(v, t.Count, int64(t.Sum))
 	}
-	return append(v, r.Accounts.Holes, r.Accounts.Lost, r.Accounts.Redriven, r.source.json())
+	return append(v, r.Accounts.Holes, r.Accounts.Lost, r.Accounts.Redriven, jsonOf(r.Ahead), r.source.json())
 }
 
 // claiming stands in application_name in place of a token while a claim is made.

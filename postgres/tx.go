@@ -289,7 +289,7 @@ func (t *inboxTx) CommitAndBegin(ctx context.Context, settled []inbox.Settled, n
 			panic(fmt.Sprintf("postgres: commit of %s up to %d: not a span of this transaction", st.Partition, st.To))
 		}
 		row := was
-		row.Next, row.UncleanClaims = st.To, 0
+		row.Next, row.UncleanClaims, row.Ahead = st.To, 0, st.Ahead
 		row.Epochs = keepEpochs(row.Epochs, st.Epochs)
 		row.Accounts = row.Accounts.Plus(st.Accounts)
 		args := []any{t.store.consumer.Name, st.Topic, st.Partition.Number, was.ctid}

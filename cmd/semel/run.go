@@ -177,7 +177,7 @@ func summary(t daemon.Tally) string {
 	}
 	s := fmt.Sprintf("%s: %s settled: %s", t.Route, thousands(t.Accounts.Settled.Count), strings.Join(parts, ", "))
 	if t.Accounts.Lost > 0 {
-		s += fmt.Sprintf("; %s lost to retention", thousands(t.Accounts.Lost))
+		s += fmt.Sprintf("; %s lost", thousands(t.Accounts.Lost))
 	}
 	if t.UnknownFields > 0 {
 		s += fmt.Sprintf("; %s without a column", plural(t.UnknownFields, "field"))

@@ -737,7 +737,7 @@ func (tx *Tx) Commit(_ context.Context, settled []inbox.Settled) error {
 		for _, s := range settled {
 			key := rowKey(tx.store.consumer, s.Partition)
 			r := d.rows[key]
-			r.Next, r.UncleanClaims = s.To, 0
+			r.Next, r.UncleanClaims, r.Ahead = s.To, 0, s.Ahead
 			r.Accounts = r.Accounts.Plus(s.Accounts)
 			r.Epochs = appendEpochs(r.Epochs, s.Epochs)
 			d.rows[key] = r

@@ -181,6 +181,7 @@ const (
 const (
 	EffectivelyOnce Guarantee = "effectively-once"
 	AtLeastOnce     Guarantee = "at-least-once"
+	AtMostOnce      Guarantee = "at-most-once"
 
 	MissingIDDeadLetter OnMissingID = "dead-letter"
 	MissingIDPosition   OnMissingID = "position"

@@ -225,7 +225,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		"name":          r.name(&t.Name),
 		"consumer":      r.name(&t.Consumer),
 		"from":          func(n *yaml.Node, at string) { keyed = r.from(n, at, &t.From) },
-		"guarantee":     choice(r, &t.Guarantee, []Guarantee{EffectivelyOnce, AtLeastOnce}, "at-most-once"),
+		"guarantee":     choice(r, &t.Guarantee, []Guarantee{EffectivelyOnce, AtLeastOnce, AtMostOnce}),
 		"format":        choice(r, &t.Format, []Format{FormatJSON, FormatAvro, FormatProtobuf, FormatJSONSchema, FormatRaw}),
 		"schema":        r.schema(&t.Schema),
 		"envelope":      choice(r, &t.Envelope, []Envelope{EnvelopeNone, EnvelopeDebezium, EnvelopeCloudEvents}),
@@ -297,8 +297,11 @@ func (r *reader) checkID(n *yaml.Node, at string, t *Route, seen map[string]*yam
 		}
 	}
 	switch {
-	case t.Guarantee == AtLeastOnce:
-		unused("at-least-once keeps no message IDs", "id", "on_missing_id", "on_collision", "inbox")
+	case t.Guarantee == AtLeastOnce, t.Guarantee == AtMostOnce:
+		unused(string(t.Guarantee)+" keeps no message IDs", "id", "on_missing_id", "on_collision", "inbox")
+		if t.Guarantee == AtMostOnce && t.OnError.Attempts > 1 {
+			r.failPath(join(at, "on_error.attempts"), "without effect: at-most-once makes one attempt", "")
+		}
 		t.ID, t.Inbox.Window = ID{Position: true}, 0
 	case seen["id"] == nil && t.Envelope == EnvelopeCloudEvents:
 		for _, name := range []string{"source", "id"} {

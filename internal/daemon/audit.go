@@ -238,7 +238,8 @@ type border struct {
 // known are the borders of one partition since its log was last cut.
 type known struct {
 	borders []border
-	cut     bool // so the accounts' start is no border
+	lost    []inbox.Ahead // at most once: in the log, and not settled
+	cut     bool          // so the accounts' start is no border
 }
 
 // borders are the places of each partition at which a claim noted the accounts,
@@ -246,18 +247,26 @@ type known struct {
 func (p *parts) borders(ctx context.Context, consumer string) (map[semel.Partition]known, error) {
 	events, err := p.memory.Events(ctx, postgres.EventFilter{
 		Consumer: consumer, Limit: 10_000,
-		Kinds: []string{inbox.EventClaim, inbox.EventCut, inbox.EventTopicChanged, inbox.EventReset},
+		Kinds: []string{inbox.EventClaim, inbox.EventLost, inbox.EventCut, inbox.EventTopicChanged, inbox.EventReset},
 	})
 	if err != nil {
 		return nil, err
 	}
 	of := map[semel.Partition]known{}
 	for _, e := range events {
-		if e.Kind != inbox.EventClaim {
+		k := of[e.Partition]
+		switch e.Kind {
+		case inbox.EventClaim:
+		case inbox.EventLost:
+			if l, ok := lostOf(e.Detail); ok {
+				k.lost = append(k.lost, l)
+				of[e.Partition] = k
+			}
+			continue
+		default:
 			of[e.Partition] = known{cut: true}
 			continue
 		}
-		k := of[e.Partition]
 		if b, ok := borderOf(e.Detail); ok && (len(k.borders) == 0 || k.borders[len(k.borders)-1].at < b.at) {
 			k.borders = append(k.borders, b)
 			of[e.Partition] = k
@@ -274,11 +283,20 @@ func borderOf(detail map[string]any) (b border, ok bool) {
 	return border{int64(next), inbox.Tally{Count: int64(count), Sum: sum}}, ok1 && ok2 && ok3 && err == nil
 }
 
+func lostOf(detail map[string]any) (l inbox.Ahead, ok bool) {
+	from, ok1 := detail["from"].(float64)
+	count, ok2 := detail["lost"].(float64)
+	text, ok3 := detail["sum"].(string)
+	sum, err := strconv.ParseUint(text, 10, 64)
+	return inbox.Ahead{From: int64(from), Count: int64(count), Sum: sum}, ok1 && ok2 && ok3 && err == nil
+}
+
 // reading is a stretch of a log that is read again, from border to border.
 type reading struct {
 	row       inbox.Row
 	borders   []border // at least two, ascending; the last is the row
 	tallies   []inbox.Tally
+	lost      []inbox.Ahead
 	compacted bool
 	anew      bool // the accounts begin anew at the first border
 	done      bool
@@ -301,6 +319,9 @@ func readable(w inbox.Row, k known, logStart int64) *reading {
 	}
 	g.borders = append(g.borders, border{w.Next, w.Accounts.Settled})
 	g.tallies = make([]inbox.Tally, len(g.borders)-1)
+	if g.lost = k.lost; w.Ahead != nil {
+		g.lost = append(g.lost, *w.Ahead)
+	}
 	return g
 }
 
@@ -377,6 +398,11 @@ func (r *reading) compare(a *Audited) {
 	for i, have := range r.tallies {
 		from, to := r.borders[i], r.borders[i+1]
 		settled := to.settled.Minus(from.settled)
+		for _, l := range r.lost {
+			if l.From >= from.at && l.From < to.at {
+				settled = settled.Plus(l.Tally())
+			}
+		}
 		read += have.Count
 		switch {
 		case have == settled:

@@ -114,7 +114,9 @@ func (d *daemon) caughtUp(ctx context.Context, routes []config.Route, marked mar
 func (t target) reached(rows []postgres.WatermarkRow) bool {
 	at := map[semel.Partition]int64{}
 	for _, r := range rows {
-		at[r.Partition] = r.Next
+		if r.Ahead == nil {
+			at[r.Partition] = r.Next
+		}
 	}
 	for p, want := range t {
 		if next, ok := at[p]; !ok || next < want {

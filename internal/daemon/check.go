@@ -204,6 +204,9 @@ func (c *check) route(r config.Route) error {
 	if err := c.group(r); err != nil {
 		return err
 	}
+	if r.Guarantee == config.AtMostOnce {
+		c.weak(r.Path+".guarantee", "at-most-once: the place in the log moves before the effect, and what a crash or an outage leaves in between is lost", "effectively-once loses nothing and repeats nothing")
+	}
 	if !r.Limit.IsZero() {
 		c.weak(r.Path+".limit", fmt.Sprintf("each process takes at most %s, however many wait: the lag grows while more are sent", r.Limit), "leave it out when the backlog is gone")
 	}

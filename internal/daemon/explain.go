@@ -111,6 +111,10 @@ func (e *explainer) guarantee() {
 		e.say("guarantee", "effectively once: each message takes effect in %s once. The row, the place in the log and the message ID are committed in one transaction of PostgreSQL, and only then is the broker told.", e.name)
 		return
 	}
+	if e.r.Guarantee == config.AtMostOnce {
+		e.say("guarantee", "at most once: no message takes effect twice because of a crash, and each may be lost. The place in the log is moved in a transaction of its own and the broker is told; then the rows are committed in another. What the producer sends twice takes effect twice.")
+		return
+	}
 	e.say("guarantee", "at least once: no message is lost, and what the producer sends twice takes effect twice. The row and the place in the log are committed in one transaction, and only then is the broker told.")
 }
 
@@ -120,7 +124,7 @@ func (e *explainer) remembers() {
 	e.say("memory", "Watermark: what the broker delivers again (crash, rebalance, rewound offset) lies below it and is dropped. It never expires.")
 	switch {
 	case r.Guarantee != config.EffectivelyOnce:
-		e.say("", "Nothing more: at-least-once keeps no message IDs.")
+		e.say("", "Nothing more: %s keeps no message IDs.", r.Guarantee)
 		if len(r.To.Combine) > 0 {
 			e.say("", "What a producer sends twice is added twice.")
 		}
@@ -199,6 +203,10 @@ func (e *explainer) pace() {
 
 // crash goes through a batch, step by step.
 func (e *explainer) crash() {
+	if e.r.Guarantee == config.AtMostOnce {
+		e.crashAtMostOnce()
+		return
+	}
 	e.say("a crash", "1. after reading, before BEGIN: nothing has happened. The messages are read again from the watermark.")
 	e.say("", "2. after BEGIN, where the claim is compared and the row of the watermark is locked: nothing has happened, and the lock ends with the session.")
 	switch e.memory {
@@ -211,6 +219,14 @@ func (e *explainer) crash() {
 	e.say("", "5. after COMMIT, before the broker is told: all has happened. The broker delivers again, and the watermark drops it.")
 	e.say("", "6. after the broker is told: nothing is left to do.")
 	e.say("", "The next process on the same host makes the dead one leave the group first; on another host its session has to end (%s).", days(e.r.From.SessionTimeout))
+}
+
+func (e *explainer) crashAtMostOnce() {
+	e.say("a crash", "1. after reading, before the place is moved: nothing has happened. The messages are read again from the watermark.")
+	e.say("", "2. after the place was moved, before the COMMIT of the rows: the messages are lost. They count as lost in the accounts, and whoever claims the partition next records the event lost, with their offsets.")
+	e.say("", "3. COMMIT of the rows sent and not answered: it has happened or not. It isn't sent again; the row says which, and what isn't in is lost.")
+	e.say("", "4. after COMMIT: all has happened.")
+	e.say("", "An outage of the database, and a halt, in the middle of a batch lose the rest of that batch in the same way. semel reset reads a lost stretch again, if that is wanted.")
 }
 
 // afterwards is what else can go wrong than a crash.

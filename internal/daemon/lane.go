@@ -65,6 +65,7 @@ func (d *daemon) lane(ctx context.Context, r config.Route, n int, rate *inbox.Ra
 		Effect:       table,
 		Memory:       memory(r, table),
 		Window:       r.Inbox.Window,
+		AtMostOnce:   r.Guarantee == config.AtMostOnce,
 		Target:       targetName(r),
 		AcceptChange: d.cfg.AcceptChange,
 		OnMissingID:  onMissing[r.OnMissingID],

@@ -56,7 +56,7 @@ func newMetrics(b Build) *metrics {
 	}
 	m.settled = counter("settled_total", "Messages settled, by outcome.", append(log, "outcome")...)
 	m.redelivered = counter("redelivered_total", "Messages below the watermark that the broker delivered again.", log...)
-	m.lost = counter("lost_total", "Messages that retention took before they were read.", log...)
+	m.lost = counter("lost_total", "Messages that retention took before they were read, or that have no effect (at-most-once).", log...)
 	m.collisions = counter("collisions_total", "Messages whose ID was known with other content.", log...)
 	m.errors = counter("errors_total", "Failed transactions, by class of the error.", append(route, "class")...)
 	m.fenced = counter("fenced_total", "Transactions refused because the claim or the place was not ours.", log...)

@@ -20,3 +20,19 @@ var rates = []mutant{
 		tests: []string{"TestWhoWaitsForARateStopsAtOnce", "TestWhoWaitsForARateLetsOthersIn"},
 	},
 }
+
+func init() { all = append(all, ahead...) }
+
+// ahead are the guards of at-most-once.
+var ahead = []mutant{
+	{
+		guard: "at most once: the watermark moves first",
+		edits: []edit{{attempt, `	if l.cfg.AtMostOnce && !slices`, `	if l.cfg.AtMostOnce && false && !slices`}},
+		tests: []string{"TestAtMostOnceMovesBeforeTheEffect"},
+	},
+	{
+		guard: "at most once: what is moved over counts as lost",
+		edits: []edit{{"inbox/ahead.go", `Ahead: aheadOf(from, s.to, n)}`, `Ahead: nil}`}},
+		tests: []string{"TestAtMostOnceLosesWhatACrashLeaves"},
+	},
+}

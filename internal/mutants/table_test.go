@@ -104,7 +104,7 @@ var (
 	// What continues the watermark is compared three times: as the run comes in,
 	// as its batch begins, and by the store under the row's lock.
 	runNotCompared   = edit{settle, `if s.from != p.next || s.topic != p.claim.TopicID {`, `if false {`}
-	batchNotCompared = edit{batch, `if s.part.proven && s.part.next == s.from {`, `if s.part.proven {`}
+	batchNotCompared = edit{batch, `if s.part.proven && s.part.next == s.span().From {`, `if s.part.proven {`}
 	rowNotCompared   = edit{memory, `|| r.TopicID != sp.TopicID || r.Next != sp.From {`, `{`}
 	// After a roll-back everything that was polled is sought again.
 	batchNotDropped = edit{settle, `s.part.proven {
