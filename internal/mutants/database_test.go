@@ -68,7 +68,7 @@ var database = []mutant{
 	},
 	{
 		guard: "postgres: watermark moved",
-		edits: []edit{{pgTx, `row.Next, row.UncleanClaims = st.To, 0`, `row.UncleanClaims = 0`}},
+		edits: []edit{{pgTx, `row.Next, row.UncleanClaims, row.Ahead = st.To, 0, st.Ahead`, `row.UncleanClaims, row.Ahead = 0, st.Ahead`}},
 		pkg:   pg, tests: []string{"TestStoreSuite/CommitMovesEverythingTogether"},
 	},
 	{

@@ -162,7 +162,7 @@ var machine = []mutant{
 	},
 	{
 		guard: "watermark moved",
-		edits: []edit{{memory, `			r.Next, r.UncleanClaims = s.To, 0
+		edits: []edit{{memory, `			r.Next, r.UncleanClaims, r.Ahead = s.To, 0, s.Ahead
 			r.Accounts`, `			r.Accounts`}},
 		tests: []string{"TestEachMessageTakesEffectOnce"},
 	},
