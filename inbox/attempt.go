@@ -295,6 +295,11 @@ func (l *lane[T]) apply(ctx context.Context, tx Tx[T], fresh []*Item, at []int) 
 		return nil
 	}
 	err := call(func() error { return l.effect.Apply(ctx, tx, fresh) })
+	if err != nil { // what it said of others is of a transaction that doesn't count
+		for _, it := range fresh {
+			it.Err, it.Class = nil, ""
+		}
+	}
 	var slow *slowError
 	var named *semel.FailedAtError
 	switch {

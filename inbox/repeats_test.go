@@ -101,3 +101,46 @@ func TestRepeatsAreTheTargetsToJudgeWhereItIsTheMemory(t *testing.T) {
 		})
 	}
 }
+
+// firstOnly lets in the first message of each value; one named bad fails the batch.
+type firstOnly struct{}
+
+func (firstOnly) Decode([]inbox.Item) {}
+
+func (firstOnly) Apply(ctx context.Context, tx inbox.Tx[*inboxtest.Tx], items []*inbox.Item) error {
+	seen := map[string]bool{}
+	bad := false
+	for _, it := range items {
+		if seen[string(it.Value)] {
+			it.Err, it.Class = errors.New("it is there"), inbox.DeadConstraint
+			continue
+		}
+		seen[string(it.Value)] = true
+		bad = bad || string(it.Key) == "bad"
+		if err := tx.DB().Add(ctx, string(it.Value), 1); err != nil {
+			return err
+		}
+	}
+	if bad {
+		return tx.DB().Refuse()
+	}
+	return nil
+}
+
+// The first message of a value is refused with its batch: that a later one was
+// turned away for it counts no more than the batch.
+func TestVerdictsOfAnApplyThatFailedAreForgotten(t *testing.T) {
+	w := newWorld(t, 1)
+	for i, key := range []string{"bad", "good"} {
+		m := message(0, fmt.Sprint(i), key)
+		m.Value = []byte("value")
+		w.b.Send(m)
+	}
+	p := w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Handler, c.Effect = nil, firstOnly{} })
+	w.settledTo(2)
+	w.wantOnce("value")
+	if letters := w.db.Letters(); len(letters) != 1 || string(letters[0].Message.Key) != "bad" {
+		t.Errorf("%+v", letters)
+	}
+	p.stop(t)
+}

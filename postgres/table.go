@@ -562,10 +562,11 @@ func (t *Table) rows(p *tablePlan, own *inboxTx, items []*inbox.Item) ([]*tableR
 		if !ok || r.plan != p {
 			var s tableScratch
 			t.decode(p, it, &s)
+			r = it.Load.(*tableRow)
 			if it.Err != nil {
+				r.plan = nil // if this attempt fails it is read anew
 				continue
 			}
-			r = it.Load.(*tableRow)
 		}
 		if it.Skip {
 			it.Outcome = inbox.Skipped

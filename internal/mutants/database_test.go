@@ -178,8 +178,13 @@ var database = []mutant{
 		tests: []string{"TestRepeatsAreTheTargetsToJudgeWhereItIsTheMemory/batches_of_5"},
 	},
 	{
+		guard: "inbox: what a failed Apply said of its other messages is forgotten",
+		edits: []edit{{attempt, `if err != nil { // what it said of others`, `if false { // what it said of others`}},
+		tests: []string{"TestVerdictsOfAnApplyThatFailedAreForgotten"},
+	},
+	{
 		guard: "postgres: repeats in a batch are compared with the row",
-		edits: []edit{{pgMet, `if err := w.there(ctx, repeats); err != nil {`, `if err := w.there(ctx, nil); err != nil {`}},
+		edits: []edit{{pgMet, `if err := w.there(ctx, repeats); err != nil {`, `if err := w.there(ctx, repeats[:0]); err != nil {`}},
 		pkg:   pg, tests: []string{"TestRepeatsInsideABatchAreComparedWithTheRowWhereTheTableIsTheMemory/batches_of_12"},
 	},
 	{
