@@ -99,6 +99,7 @@ type introspectColumn struct {
 }
 
 type introspectIndex struct {
+	oid     uint32
 	name    string
 	primary bool
 	columns []string
@@ -126,18 +127,18 @@ func (t *introspectTable) primaryKey() []string {
 
 // uniqueOver finds an index over exactly these columns, in any order, that
 // nothing exempts a row from. If there is none, why says what is wrong with the
-// nearest.
-func (t *introspectTable) uniqueOver(columns []string) (ok bool, why string) {
+// nearest, and oid is 0.
+func (t *introspectTable) uniqueOver(columns []string) (oid uint32, why string) {
 	for _, ix := range t.indexes {
 		if !introspectSameSet(ix.columns, columns) {
 			continue
 		}
 		if ix.why == "" {
-			return true, ""
+			return ix.oid, ""
 		}
 		why = fmt.Sprintf("unique index %s is %s", ix.name, ix.why)
 	}
-	return false, why
+	return 0, why
 }
 
 // tableOrder says how much of the order of messages a table can tell.
@@ -323,7 +324,7 @@ func introspectColumns(ctx context.Context, db Querier, relation uint32) ([]intr
 
 func (t *introspectTable) readIndexes(ctx context.Context, db Querier, oid uint32) error {
 	rows, err := db.Query(ctx, `
-		SELECT c.relname, i.indisprimary,
+		SELECT c.oid, c.relname, i.indisprimary,
 		       CASE WHEN NOT i.indisvalid THEN 'not valid'
 		            WHEN NOT i.indimmediate THEN 'deferrable'
 		            WHEN i.indpred IS NOT NULL THEN 'partial'
@@ -340,7 +341,7 @@ func (t *introspectTable) readIndexes(ctx context.Context, db Querier, oid uint3
 		return err
 	}
 	t.indexes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (ix introspectIndex, err error) {
-		err = row.Scan(&ix.name, &ix.primary, &ix.why, &ix.columns)
+		err = row.Scan(&ix.oid, &ix.name, &ix.primary, &ix.why, &ix.columns)
 		return ix, err
 	})
 	return err

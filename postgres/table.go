@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
@@ -527,7 +529,12 @@ func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 		return err
 	}
 	w := t.writer(p, tx)
-	if err = w.write(ctx, rows); err != nil && w.tx != nil {
+	if err = w.write(ctx, rows); err != nil {
+		if halt := p.unfilled(err); halt != nil {
+			return halt
+		}
+	}
+	if err != nil && w.tx != nil {
 		return w.tx.note(err) // it may be judged after the transaction was mended
 	}
 	return err
@@ -551,7 +558,8 @@ func (w *tableWriter) write(ctx context.Context, rows []*tableRow) error {
 
 func (t *Table) writer(p *tablePlan, tx inbox.Tx[pgx.Tx]) *tableWriter {
 	own, _ := tx.(*inboxTx)
-	return &tableWriter{Table: t, p: p, pg: tx.DB().Conn().PgConn(), tx: own}
+	conn := tx.DB().Conn()
+	return &tableWriter{Table: t, p: p, conn: conn, pg: conn.PgConn(), tx: own}
 }
 
 // rows are those of the items that have one, made again if the plan is newer.
@@ -597,22 +605,29 @@ func (t *Table) rows(p *tablePlan, own *inboxTx, items []*inbox.Item) ([]*tableR
 // tableWriter is one Apply.
 type tableWriter struct {
 	*Table
-	p  *tablePlan
-	pg *pgconn.PgConn
-	tx *inboxTx // nil if it is somebody's around one
+	p    *tablePlan
+	conn *pgx.Conn
+	pg   *pgconn.PgConn
+	tx   *inboxTx // nil if it is somebody's around one
 }
 
 // tableAsked is what of a table was asked together with BEGIN.
 type tableAsked struct {
 	plan      *tablePlan
 	types     []tableType
+	unique    bool // its key is guarded by the index that the plan knows
 	savepoint bool
 }
 
 // queue asks for the types of the columns, as [tableWriter.begin] does, and sets the
 // savepoint unless admissions come first, which must not be undone with it.
 func (a *tableAsked) queue(p *tablePlan, b *pgx.Batch) {
-	b.Queue(p.lookName()).Query(func(rows pgx.Rows) error {
+	var args []any
+	if p.keyed() {
+		args = append(args, p.unique.Load())
+	}
+	b.Queue(p.lookName(), args...).Query(func(rows pgx.Rows) error {
+		a.unique = rows.Next()
 		rows.Close()
 		if rows.Err() == nil {
 			a.plan, a.types = p, tableTypes(rows.FieldDescriptions())
@@ -673,21 +688,26 @@ func (p *tablePlan) keyed() bool { return !p.write.keeps() && len(p.key) > 0 }
 // and a tenth of the time of asking the catalog.
 func (w *tableWriter) begin(ctx context.Context) error {
 	var types []tableType
-	savepoint := w.p.keyed()
+	savepoint, unique := w.p.keyed(), false
 	if w.tx != nil && w.tx.asked.plan == w.p {
-		types = w.tx.asked.types
+		types, unique = w.tx.asked.types, w.tx.asked.unique
 		savepoint = savepoint && !w.tx.asked.savepoint
 	}
 	if types == nil || savepoint {
-		d, err := w.describe(ctx, savepoint)
+		d, stands, err := w.describe(ctx, savepoint)
 		if err != nil {
 			return err
 		}
-		types = tableTypes(d.Fields)
+		types, unique = tableTypes(d.Fields), stands
 		if w.tx != nil && w.tx.store.cfg.Table == w.Table {
 			if err := w.tx.store.looks.prepare(ctx, w.tx.conn, w.p); err != nil {
 				return err
 			}
+		}
+	}
+	if w.p.keyed() && !unique {
+		if err := w.unguarded(ctx); err != nil {
+			return err
 		}
 	}
 	if slices.Equal(types, *w.p.shapes.Load()) {
@@ -710,7 +730,50 @@ func (w *tableWriter) begin(ctx context.Context) error {
 	}
 }
 
-func (w *tableWriter) describe(ctx context.Context, savepoint bool) (d *pgconn.StatementDescription, err error) {
+// unfilled halts where the server misses a column that nothing is mapped to: when the
+// route began there was none that no row could do without, and it is no message's
+// fault.
+func (p *tablePlan) unfilled(err error) *inbox.HaltError {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "23502" || p.info.swallows || p.info.kind != "p" && pg.TableName != p.info.name.Name ||
+		slices.ContainsFunc(p.columns, func(c tableColumn) bool { return c.name == pg.ColumnName }) {
+		return nil
+	}
+	why := "it is NOT NULL without a default, and nothing is mapped to it"
+	return &inbox.HaltError{
+		Kind: "table-changed", Why: fmt.Sprintf("column %q of %s: %s", pg.ColumnName, p.info.name, why),
+		Hint: "give it a default, or map it, then restart the route", Err: &TableError{Table: p.info.name.String(), Column: pg.ColumnName, Why: why},
+	}
+}
+
+// unguarded looks for another index that guards the key: the one that was known may
+// have been made anew. Without one every repeat would make a row.
+func (w *tableWriter) unguarded(ctx context.Context) error {
+	info, err := introspect(ctx, w.conn, w.p.info.name)
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(w.p.key))
+	for i, k := range w.p.key {
+		names[i] = w.p.columns[k.column].name
+	}
+	index, why := info.uniqueOver(names)
+	if index != 0 {
+		w.p.unique.Store(index)
+		return nil
+	}
+	if why == "" {
+		why = "no unique index is over exactly (" + strings.Join(names, ", ") + ")"
+	}
+	return &inbox.HaltError{
+		Kind: "table-changed", Why: fmt.Sprintf("the key of %s isn't guarded any more: %s", w.p.info.name, why),
+		Hint: "create the index again, then restart the route", Err: &TableError{Table: w.p.info.name.String(), Why: why},
+	}
+}
+
+// describe answers the table's columns, and whether the index that guards the key
+// stands, where there is one.
+func (w *tableWriter) describe(ctx context.Context, savepoint bool) (d *pgconn.StatementDescription, unique bool, err error) {
 	pipe := w.pg.StartPipeline(ctx)
 	defer func() {
 		if e := pipe.Close(); err == nil {
@@ -718,24 +781,28 @@ func (w *tableWriter) describe(ctx context.Context, savepoint bool) (d *pgconn.S
 		}
 	}()
 	pipe.SendPrepare("", w.p.shape, nil)
+	if w.p.keyed() { // after the table is locked
+		pipe.SendQueryParams(w.p.indexed, [][]byte{strconv.AppendUint(nil, uint64(w.p.unique.Load()), 10)}, []uint32{pgtype.OIDOID}, nil, nil)
+	}
 	if savepoint {
 		pipe.SendQueryParams("SAVEPOINT semel_table", nil, nil, nil, nil)
 	}
 	if err := pipe.Sync(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for {
 		switch r, err := pipe.GetResults(); r := r.(type) {
 		case *pgconn.StatementDescription:
 			d = r
 		case *pgconn.ResultReader:
+			unique = r.NextRow() || unique
 			if _, err := r.Close(); err != nil {
-				return nil, err
+				return nil, false, err
 			}
 		case *pgconn.PipelineSync:
-			return d, nil
+			return d, unique, nil
 		default:
-			return nil, err
+			return nil, false, err
 		}
 	}
 }

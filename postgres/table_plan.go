@@ -42,6 +42,8 @@ type tablePlan struct {
 	look               string                      // the same as a query of no rows, if it selects
 	selects            bool                        // we may read the table
 	shapes             atomic.Pointer[[]tableType] // what it was described as
+	indexed            string                      // asks whether the index with number $1 guards the key
+	unique             atomic.Uint32               // its number
 	stage, staged      string                      // makes an empty temporary table; its name
 }
 
@@ -293,13 +295,15 @@ func (b *tablePlanner) pickKey() {
 		}
 		return
 	}
-	if ok, why := b.info.uniqueOver(names); !ok {
+	index, why := b.info.uniqueOver(names)
+	if index == 0 {
 		if why == "" {
 			why = "no unique index is over exactly these columns"
 		}
 		b.wrong("", "", "key (%s): %s", strings.Join(names, ", "), why)
 		return
 	}
+	b.unique.Store(index)
 	for _, n := range names {
 		i := b.index(n)
 		if i < 0 {
@@ -542,6 +546,12 @@ func (b *tablePlanner) makeSQL() {
 	b.fingerprint, b.types = b.info.fingerprint(plain)
 	b.shape = "SELECT " + b.list(0) + " FROM " + b.info.name.sql()
 	b.look = "SELECT " + b.list(0) + " FROM ONLY " + b.info.name.sql() + " LIMIT 0"
+	if b.keyed() {
+		// ON CONFLICT would miss an index that is gone; COPY takes the rows.
+		index := "FROM pg_catalog.pg_index AS i WHERE i.indexrelid = $1 AND i.indrelid = " + introspectLiteral(b.info.name.sql()) + "::regclass AND i.indisunique AND i.indisvalid"
+		b.indexed = "SELECT " + index
+		b.look = "SELECT " + b.list(0) + " FROM (SELECT " + index + ") AS i LEFT JOIN ONLY " + b.info.name.sql() + " AS t ON false"
+	}
 	b.selects = b.info.selects
 	types := make([]tableType, len(plain))
 	for i, c := range plain {

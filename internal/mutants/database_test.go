@@ -183,6 +183,16 @@ var database = []mutant{
 		tests: []string{"TestVerdictsOfAnApplyThatFailedAreForgotten"},
 	},
 	{
+		guard: "postgres: the index that guards the key still stands",
+		edits: []edit{{pgTable, `if w.p.keyed() && !unique {`, `if w.p.keyed() && !unique && false {`}},
+		pkg:   pg, tests: []string{"TestATableIsAlteredWhileItRuns/insert"},
+	},
+	{
+		guard: "postgres: a column that nothing fills is no message's fault",
+		edits: []edit{{pgTable, `if halt := p.unfilled(err); halt != nil {`, `if halt := p.unfilled(err); halt != nil && false {`}},
+		pkg:   pg, tests: []string{"TestATableIsAlteredWhileItRuns/append"},
+	},
+	{
 		guard: "postgres: repeats in a batch are compared with the row",
 		edits: []edit{{pgMet, `if err := w.there(ctx, repeats); err != nil {`, `if err := w.there(ctx, repeats[:0]); err != nil {`}},
 		pkg:   pg, tests: []string{"TestRepeatsInsideABatchAreComparedWithTheRowWhereTheTableIsTheMemory/batches_of_12"},
