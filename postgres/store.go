@@ -54,6 +54,9 @@ type InboxConfig struct {
 	// Table is what the consumer writes to, if it is one: its questions go with BEGIN,
 	// which saves their round trip.
 	Table *Table
+	// Tables are what it writes to, if they depend on the topic. Of these, and of
+	// Table, rows that are marked as deleted are removed after the window.
+	Tables *Tables
 	// Logger gets one line for each session that a claim ends. nil: slog.Default.
 	Logger *slog.Logger
 }
@@ -862,20 +865,38 @@ func (s *InboxStore) Forget(ctx context.Context) (more bool, err error) {
 // purge removes marked rows, so many at a time; it begins once in a 48th of the
 // window. A row that something else refers to stays.
 func (s *InboxStore) purge(ctx context.Context) (more bool, err error) {
-	if s.cfg.Table == nil || s.cfg.Table.plan.Load().gone < 0 || time.Since(s.purged) < s.consumer.Window/48 {
+	if time.Since(s.purged) < s.consumer.Window/48 {
 		return false, nil
 	}
+	for _, t := range s.marking() {
+		if more, err = s.purgeTable(ctx, t); more || err != nil {
+			return more, err
+		}
+	}
+	s.purged = time.Now()
+	return false, nil
+}
+
+// marking are the tables, looked at so far, that mark deleted rows.
+func (s *InboxStore) marking() []*Table {
+	var all []*Table
+	if s.cfg.Tables != nil {
+		all = s.cfg.Tables.sorted()
+	} else if s.cfg.Table != nil {
+		all = []*Table{s.cfg.Table}
+	}
+	return slices.DeleteFunc(all, func(t *Table) bool { return t.plan.Load().gone < 0 })
+}
+
+func (s *InboxStore) purgeTable(ctx context.Context, t *Table) (more bool, err error) {
 	err = s.short(ctx, nil, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, s.cfg.Table.plan.Load().purge(s.schema.sql("semel.watermark")), s.consumer.Name, s.consumer.Window.Seconds())
+		tag, err := tx.Exec(ctx, t.plan.Load().purge(s.schema.sql("semel.watermark")), s.consumer.Name, s.consumer.Window.Seconds())
 		more = tag.RowsAffected() == tablePurge
 		return err
 	})
-	if refusesData(err) {
-		s.cfg.Logger.Warn("rows that are marked as deleted can't be removed", "table", s.cfg.Table.name.String(), "error", err)
-		more, err = false, nil
-	}
-	if err == nil && !more {
-		s.purged = time.Now()
+	if refusesData(err) || err != nil && SQLStateClass(sqlState(err)) == inbox.ClassRoute {
+		s.cfg.Logger.Warn("rows that are marked as deleted can't be removed", "table", t.name.String(), "error", err)
+		return false, nil
 	}
 	return more, err
 }

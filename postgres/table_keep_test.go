@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -302,6 +303,35 @@ func TestMarkedRowsAreRemovedAfterTheWindow(t *testing.T) {
 	s = s2
 	if forget(); ask[int](t, c, "SELECT count(*)::int FROM s") != 500 {
 		t.Errorf("%d rows are left", ask[int](t, c, "SELECT count(*)::int FROM s"))
+	}
+}
+
+func TestMarkedRowsAreRemovedOfEachOfManyTables(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	c := connect(t, url)
+	ts := newTables(t, connect(t, url), postgres.TableConfig{
+		Write: postgres.WriteMirror, Tombstone: postgres.TombstoneDelete, Version: "headers.ver", Deleted: "gone", Identified: true,
+		Columns: map[string]string{"id": "value.id", "ver": "headers.ver"},
+	})
+	for _, name := range []string{"a", "b", "gone_since"} {
+		exec1(t, c, "CREATE TABLE "+name+" (id int PRIMARY KEY, ver int, gone timestamptz)")
+		exec1(t, c, "INSERT INTO "+name+" SELECT n, 1, CASE WHEN n <= 1500 THEN now() - interval '2 hours' END FROM generate_series(1, 1600) n")
+		_, err := ts.Table(t.Context(), name)
+		must(t, err)
+	}
+	exec1(t, c, "DROP TABLE gone_since")
+	s := postgres.NewInboxStore(newPool(t, url), postgres.InboxConfig{Tables: ts, Logger: slog.New(slog.DiscardHandler)})
+	t.Cleanup(s.Close)
+	_, err := s.Open(t.Context(), inbox.Record{Name: "billing", Memory: inbox.MemoryInbox, Window: time.Hour, Topics: []string{"a", "b"}})
+	must(t, err)
+	exec1(t, c, `INSERT INTO semel.watermark (consumer, topic, partition, topic_id, start_offset, next_offset, updated_at) VALUES ('billing', 'a', 0, gen_random_uuid(), 0, 0, now())`)
+	for more := true; more; {
+		more, err = s.Forget(t.Context())
+		must(t, err)
+	}
+	if got := ask[string](t, c, "SELECT (SELECT count(*) FROM a) || ' ' || (SELECT count(*) FROM b)"); got != "100 100" {
+		t.Errorf("%s rows are left", got)
 	}
 }
 

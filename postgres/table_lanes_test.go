@@ -234,12 +234,12 @@ func TestAnyNumberOfLanesLeavesTheSameRows(t *testing.T) {
 			w := &lanesWorld{t: t, url: url, conn: connect(t, url), lanesCase: c}
 			for seed := first; seed < first+seeds; seed++ {
 				rng := rand.New(rand.NewPCG(seed, 11))
-				w.ms = lanesStream(rng, c, 60+rng.IntN(120))
+				w.ms = lanesStream(rng, c, 40+rng.IntN(60))
 				want := w.run(1, 1)
 				if !strings.Contains(want.letters, "value") {
 					t.Logf("seed %d: a stream without a dead letter", seed)
 				}
-				for _, lanes := range []int{1, 2, 4, 8} {
+				for _, lanes := range [][]int{{1, 8}, {2, 4}, {2, 8}, {1, 4}}[rng.IntN(4)] {
 					batch := 2 + rng.IntN(len(w.ms)/(2*lanes)+1)
 					if got := w.run(lanes, batch); got != want {
 						var lines strings.Builder
