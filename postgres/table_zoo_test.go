@@ -1,11 +1,13 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/internal/testenv"
 	"github.com/semelhq/semel/postgres"
 )
 
@@ -129,5 +131,59 @@ func TestAMissingPartitionHaltsTheRoute(t *testing.T) {
 		}
 		b.exec("CREATE TABLE s2 PARTITION OF s FOR VALUES FROM (10) TO (20)")
 		b.want(b.send(`={"id":2,"v":1}`, `={"id":11,"v":1}`), "aa")
+	}
+}
+
+func TestRareKindsOfColumnsAreWrittenToo(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]postgres.TableConfig{
+		"append":  {Write: postgres.WriteAppend},
+		"insert":  {Write: postgres.WriteInsert},
+		"upsert":  {Write: postgres.WriteUpsert},
+		"patch":   {Write: postgres.WriteUpsert, Absent: postgres.AbsentKeep},
+		"combine": {Write: postgres.WriteUpsert, Combine: []string{"n"}},
+		"mirror":  {Write: postgres.WriteMirror, Tombstone: postgres.TombstoneDelete},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg.Table = "rare"
+			conn := tableConnect(t, testenv.Postgres(t))
+			virtual := "STORED"
+			if v := conn.PgConn().ParameterStatus("server_version"); strings.HasPrefix(v, "18") {
+				virtual = "VIRTUAL"
+			}
+			b := newTableBench(t, `CREATE EXTENSION ltree; CREATE DOMAIN few AS int[] CHECK (cardinality(VALUE) < 4); CREATE DOMAIN fewer AS few CHECK (VALUE[1] > 0);
+				CREATE TYPE part AS (few few, at timestamptz); CREATE TYPE whole AS (part part, parts part[]);
+				CREATE TABLE rare (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n int, mr int4multirange, tr tstzmultirange, path ltree, f fewer, fs few[], w whole, r tsrange,
+					lseg lseg, bv varbit(5), b1 bit, mac macaddr8, j jsonpath, iv interval second(0), twice int GENERATED ALWAYS AS (n * 2) `+virtual+`)`, func() postgres.TableConfig {
+				cfg.Columns = map[string]string{}
+				for c := range strings.FieldsSeq("id n mr tr path f w r lseg bv b1 mac j iv") {
+					cfg.Columns[c] = "value." + c
+				}
+				return cfg
+			}())
+			b.exec("SET timezone = 'UTC'")
+			const value = `k={"id":%d,"n":1,"mr":"{[1,3),[5,9)}","tr":"{[2026-01-01 00:00:00+00,)}","path":"top.of.all","f":[1,2],"w":"(\"({1},2026-01-01)\",)","r":"empty","lseg":"[(0,0),(1,1)]","bv":"10101","b1":"1",
+				"mac":"08:00:2b:01:02:03:04:05","j":"$.a","iv":"10.4 seconds"}`
+			b.want(b.send(fmt.Sprintf(value, 1), fmt.Sprintf(value, 2), `k={"id":3,"f":[0],"n":1}`, `k={"id":4,"f":[1,2,3,4],"n":1}`, `k={"id":5,"bv":"101010","n":1}`, `k={"id":6,"path":"a..b","n":1}`), "aaxxxx")
+			const want = `{"f": [1, 2], "j": "$.\"a\"", "n": 1, "r": "empty", "w": {"part": {"at": "2026-01-01T00:00:00+00:00", "few": [1]}, "parts": null}, "b1": "1", "bv": "10101", "fs": null, "id": 2, "iv": "00:00:10", "mr": "{[1,3),[5,9)}", "tr": "{[\"2026-01-01 00:00:00+00\",)}", "mac": "08:00:2b:01:02:03:04:05", "lseg": "[(0,0),(1,1)]", "path": "top.of.all", "twice": 2}`
+			if got := b.ask("SELECT to_jsonb(r)::text FROM rare r WHERE id = 2"); got != want {
+				t.Error(got)
+			}
+		})
+	}
+}
+
+func TestAViewIsRefusedWithTheTableUnderIt(t *testing.T) {
+	t.Parallel()
+	conn := tableConnect(t, testenv.Postgres(t))
+	_, err := conn.PgConn().Exec(t.Context(), `CREATE TABLE s (id int PRIMARY KEY); CREATE VIEW v AS SELECT * FROM s; CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO s VALUES (new.id); RETURN new; END';
+		CREATE TRIGGER t INSTEAD OF INSERT ON v FOR EACH ROW EXECUTE FUNCTION f()`).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wrong *postgres.TableError
+	if _, err := postgres.NewTable(t.Context(), conn, postgres.TableConfig{Table: "v", Write: postgres.WriteAppend}); !errors.As(err, &wrong) || wrong.Why != "it is a view" {
+		t.Error(err)
 	}
 }

@@ -85,13 +85,6 @@ var formats = []mutant{
 		pkg:   sinks, tests: []string{"TestAnUnsentValueIsNotWritten"},
 	},
 	{
-		guard: "debezium: a place is that of the commit before",
-		edits: []edit{{debezium, `change.connector, change.Order[0] = connector, last
-`, `change.connector, change.Order[0] = connector, max(lsn, last)
-`}},
-		pkg: sinks, tests: []string{"TestPositionsRiseWithTheSourcesLog"},
-	},
-	{
 		guard: "debezium: a place that falls with the source's clock is no new source",
 		edits: []edit{{"postgres/table_source.go", ` && c.Millis > was.Millis {`, ` {`}},
 		pkg:   "./internal/cases", tests: []string{"TestWhatAKilledConnectorSendsAgainIsNoNewSource"},
@@ -108,7 +101,7 @@ var formats = []mutant{
 	},
 	{
 		guard: "filter: what doesn't pass is skipped",
-		edits: []edit{{mapping, `err != nil || !yes {`, `err != nil {`}},
+		edits: []edit{{mapping, `err != nil || !yes {`, `err != nil || !yes && m == nil {`}},
 		pkg:   sinks, tests: []string{"TestAFilterSkips"},
 	},
 	{
