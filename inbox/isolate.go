@@ -238,6 +238,9 @@ func deadClass(c Class, sqlstate string) DeadClass {
 		case "23":
 			return DeadConstraint
 		}
+		if sqlstate == "42601" { // so some types call a value that they can't read
+			return DeadValue
+		}
 	}
 	return DeadHandler
 }

@@ -533,6 +533,10 @@ func (t *Table) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 		if halt := p.unfilled(err); halt != nil {
 			return halt
 		}
+		// Some types' input says syntax error of a value; our statements have none.
+		if sqlState(err) == "42601" && p.readByServer() {
+			err = semel.Permanent(err)
+		}
 	}
 	if err != nil && w.tx != nil {
 		return w.tx.note(err) // it may be judged after the transaction was mended
@@ -744,6 +748,11 @@ func (p *tablePlan) unfilled(err error) *inbox.HaltError {
 		Kind: "table-changed", Why: fmt.Sprintf("column %q of %s: %s", pg.ColumnName, p.info.name, why),
 		Hint: "give it a default, or map it, then restart the route", Err: &TableError{Table: p.info.name.String(), Column: pg.ColumnName, Why: why},
 	}
+}
+
+// readByServer says whether there are columns of types that only the server reads.
+func (p *tablePlan) readByServer() bool {
+	return slices.ContainsFunc(p.columns, func(c tableColumn) bool { return c.typtype != "b" || !introspectComparable[c.oid] })
 }
 
 // unguarded looks for another index that guards the key: the one that was known may

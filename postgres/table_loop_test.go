@@ -171,3 +171,40 @@ func TestRepeatsInsideABatchAreComparedWithTheRowWhereTheTableIsTheMemory(t *tes
 		})
 	}
 }
+
+// ltree, jsonpath and tsquery answer syntax error, as if the statement were wrong: it
+// is the message that is.
+func TestAValueThatATypeCallsASyntaxErrorIsTheMessagesFault(t *testing.T) {
+	t.Parallel()
+	for _, write := range []postgres.WriteMode{postgres.WriteAppend, postgres.WriteInsert, postgres.WriteUpsert} {
+		t.Run(string(write), func(t *testing.T) {
+			t.Parallel()
+			url := migrated(t)
+			c := connect(t, url)
+			exec1(t, c, `CREATE TABLE s (id int PRIMARY KEY, q tsquery, j jsonpath)`)
+			b := inboxtest.NewBroker()
+			b.CreateTopic("t", 1)
+			values := []string{`{"id": 1, "q": "a & b"}`, `{"id": 2, "q": "a & &"}`, `{"id": 3, "j": "$.a"}`, `{"id": 4, "j": "$$$"}`, `{"id": 5}`}
+			for _, v := range values {
+				b.Send(semel.Message{Topic: "t", Value: []byte(v)})
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			in := tableMember(t, url, b, postgres.TableConfig{Table: "s", Write: write}, 20)
+			done := make(chan error, 1)
+			go func() { done <- in.Run(ctx) }()
+			for ask[int](t, c, "SELECT coalesce(sum(next_offset), 0)::int FROM semel.watermark, pg_sleep(0.01)") < len(values) {
+				select {
+				case err := <-done:
+					t.Fatalf("it ends: %v", err)
+				default:
+				}
+			}
+			in.Drain()
+			must(t, <-done)
+			if got := ask[string](t, c, `SELECT (SELECT string_agg(id::text, ' ' ORDER BY id) FROM s) || ', ' || (SELECT string_agg("offset" || ' ' || class || ' ' || sqlstate, ', ' ORDER BY "offset") FROM semel.dead_letter)`); got != "1 3 5, 1 value 42601, 3 value 42601" {
+				t.Errorf("rows, dead letters: %s", got)
+			}
+		})
+	}
+}
