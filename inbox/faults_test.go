@@ -447,6 +447,21 @@ func TestCutLogHaltsWherePositionIsIdentity(t *testing.T) {
 	wantHalt(t, p.err, "cut")
 }
 
+func TestCutLogHaltsWhereGapsDo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	keys := w.send(0, 0, 10)
+	p := w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.OnGap = inbox.GapHalt })
+	w.settledTo(10)
+	w.b.Cut(p0, 6)
+	keys = append(keys, w.send(0, 20, 30)...)
+	p.ends(t)
+	wantHalt(t, p.err, "cut")
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.OnGap, c.AcceptChange = inbox.GapHalt, true })
+	w.settledTo(16)
+	w.wantOnce(keys...)
+}
+
 func TestLaterPartitionIsReadFromItsBeginning(t *testing.T) {
 	w := newWorld(t, 1)
 	latest := func(c *inbox.Config[*inboxtest.Tx]) { c.Source = w.b.NewSource(consumer, inboxtest.StartLatest, "t") }

@@ -92,11 +92,12 @@ const (
 	CollisionHalt
 )
 
-// GapPolicy says what follows messages lost to retention.
+// GapPolicy says what follows messages lost to retention, and a log that was cut
+// below what was settled.
 type GapPolicy uint8
 
 const (
-	GapGoOn GapPolicy = iota // recorded, counted, and on from what is there
+	GapGoOn GapPolicy = iota // recorded, and on from what is there
 	GapHalt
 )
 

@@ -262,6 +262,13 @@ func (j judge) cut(r Row, at int64) (Row, []Event, error) {
 			Hint: "--accept-change reads again from the cut; what is there twice takes effect twice",
 		}
 	}
+	if j.gapHalts && !j.accept {
+		return r, nil, &HaltError{
+			Partition: r.Partition, Kind: "cut",
+			Why:  fmt.Sprintf("the log was cut at %d and written anew, %d was settled", at, r.Next),
+			Hint: "on_gap: go-on records it and reads again from the cut; --accept-change does so once",
+		}
+	}
 	// Start stays: it is the first position ever claimed, which acks are signed
 	// with. What was cut away stays counted, so the offsets are taken off the holes.
 	r.Accounts.Holes -= r.Next - at

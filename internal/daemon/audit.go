@@ -80,7 +80,7 @@ func (p *parts) audit(ctx context.Context, r config.Route, deep bool) ([]Audited
 		for _, row := range rows {
 			if row.Topic == topic {
 				as = append(as, accounts(r.Name, row.Row))
-				as[len(as)-1].ack(acked, row.Row)
+				as[len(as)-1].ack(acked, row.Row, borders[row.Partition].settled)
 				if a := &as[len(as)-1]; log.compare(a, row.Row) && deep {
 					if g := readable(row.Row, borders[row.Partition], log.logs[row.Partition].Start); g != nil {
 						again = append(again, g)
@@ -151,9 +151,9 @@ func (p *parts) acked(ctx context.Context, group string) (map[semel.Partition]in
 
 // ack holds the broker's committed offset against the row: it follows the
 // watermark and never passes it, unless it is still the one that was there before
-// the row was.
-func (a *Audited) ack(acked map[semel.Partition]int64, w inbox.Row) {
-	if at, ok := acked[w.Partition]; ok && at > w.Next && at != w.Adopted {
+// the row was, or of a log that was cut.
+func (a *Audited) ack(acked map[semel.Partition]int64, w inbox.Row, cut int64) {
+	if at, ok := acked[w.Partition]; ok && at > max(w.Next, cut) && at != w.Adopted {
 		a.wrong("the group has committed %d, above the watermark %d: the database went back and no consumer has noticed yet, or somebody else commits in this group", at, w.Next)
 	}
 }
@@ -240,6 +240,9 @@ type known struct {
 	borders []border
 	lost    []inbox.Ahead // at most once: in the log, and not settled
 	cut     bool          // so the accounts' start is no border
+	// settled is how far the row was before the cut: acks are never lowered, so the
+	// group's offset stays there until the new log is as long.
+	settled int64
 }
 
 // borders are the places of each partition at which a claim noted the accounts,
@@ -264,7 +267,11 @@ func (p *parts) borders(ctx context.Context, consumer string) (map[semel.Partiti
 			}
 			continue
 		default:
-			of[e.Partition] = known{cut: true}
+			k := known{cut: true}
+			if was, ok := e.Detail["settled"].(float64); ok && e.Kind == inbox.EventCut {
+				k.settled = int64(was)
+			}
+			of[e.Partition] = k
 			continue
 		}
 		if b, ok := borderOf(e.Detail); ok && (len(k.borders) == 0 || k.borders[len(k.borders)-1].at < b.at) {

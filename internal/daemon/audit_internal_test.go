@@ -61,10 +61,13 @@ func TestAuditFindsAnOffsetThatNobodyAccountsFor(t *testing.T) {
 
 func TestAuditFindsAnAckAboveTheWatermark(t *testing.T) {
 	r := settledRow(0, 9)
-	for acked, part := range map[int64]string{9: "", 3: "", 10: "above the watermark 9"} {
+	for _, c := range []struct {
+		acked, cut int64
+		part       string
+	}{{9, 0, ""}, {3, 0, ""}, {10, 0, "above the watermark 9"}, {12, 12, ""}, {13, 12, "above the watermark 9"}} {
 		a := accounts("r", r)
-		a.ack(map[semel.Partition]int64{auditPartition: acked}, r)
-		wants(t, "ack", a.Wrong, part)
+		a.ack(map[semel.Partition]int64{auditPartition: c.acked}, r, c.cut)
+		wants(t, "ack", a.Wrong, c.part)
 	}
 }
 
