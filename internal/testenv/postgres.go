@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -109,6 +111,48 @@ func OwnPostgres(t testing.TB, settings map[string]string) *devenv.Postgres {
 	pg, err := devenv.StartPostgres(ctx, devenv.PostgresConfig{Dir: dir, Settings: all})
 	if err != nil {
 		t.Fatalf("no PostgreSQL for the test (`make setup` brings it): %v", err)
+	}
+	t.Cleanup(func() {
+		stop(pg)
+		os.RemoveAll(dir)
+	})
+	return pg
+}
+
+// Standby starts an asynchronous streaming standby on a copy of a server's folder; the server is stopped for the copy.
+// It takes no writes until it is promoted.
+func Standby(t testing.TB, primary *devenv.Postgres) *devenv.Postgres {
+	t.Helper()
+	dir, err := tempDir("standby")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := timeout()
+	defer cancel()
+	if err := primary.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(dir, "data")
+	if err := os.CopyFS(data, os.DirFS(filepath.Join(primary.Dir(), "data"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := primary.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	follows := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=postgres'\n", primary.Port())
+	for name, text := range map[string]string{"standby.signal": "", "postgresql.auto.conf": follows} {
+		if err := os.WriteFile(filepath.Join(data, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settings := maps.Clone(fast)
+	settings["max_standby_streaming_delay"] = "-1" // who asks is never interrupted
+	pg, err := devenv.StartPostgres(ctx, devenv.PostgresConfig{Dir: dir, Settings: settings})
+	if err != nil {
+		t.Fatalf("no standby: %v", err)
 	}
 	t.Cleanup(func() {
 		stop(pg)
