@@ -69,6 +69,7 @@ type known struct {
 	avro  *avro.Schema
 	files *protobuf.Files
 	json  *jsonschema.Schema // nil: it is not applied
+	typ   *sink.Type         // of JSON
 	err   error
 
 	mu       sync.RWMutex
@@ -239,12 +240,15 @@ func (d *Decoder) compile(s Schema) *known {
 		}
 		k.files, k.err = protobuf.Compile(name, sources)
 	case JSON:
+		texts := map[string]string{}
+		for _, r := range s.References {
+			texts[r.Name] = r.Text
+		}
 		if d.how.Validate {
-			texts := map[string]string{}
-			for _, r := range s.References {
-				texts[r.Name] = r.Text
-			}
 			k.json, k.err = jsonschema.Parse(s.Text, texts)
+		}
+		if t, err := jsonschema.Type(s.Text, texts); err == nil { // what isn't understood is not known
+			k.typ = t
 		}
 	}
 	return k

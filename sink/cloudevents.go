@@ -30,6 +30,14 @@ func NewCloudEvents() *CloudEvents {
 	return c
 }
 
+// retype finds the data in an event that is all of the message.
+func (c *CloudEvents) retype(t *Type) *Type {
+	if t.Field("specversion") != nil {
+		return t.Field("data")
+	}
+	return t
+}
+
 // Attributes of an event that decide what its data is.
 const (
 	ceVersion = iota

@@ -40,6 +40,15 @@ func NewDebezium() *Debezium {
 	return d
 }
 
+// retype finds the row in the event.
+func (d *Debezium) retype(t *Type) *Type {
+	row := t.Field("after")
+	if row == nil || row.Kind != TypeRecord {
+		return nil
+	}
+	return row
+}
+
 type debeziumScratch struct {
 	event, key, source *scanner
 	slots              [dbzSlots]Value

@@ -40,6 +40,9 @@ type formats struct{ value, key Decoder }
 
 func (f formats) Open(_ *semel.Message, o *Opened) (err error) {
 	if f.value != nil && o.Value != nil {
+		if t, ok := f.value.(Typed); ok && o.typed {
+			o.Type = t.TypeOf(o.Value)
+		}
 		if err := f.open(o); err != nil {
 			return err
 		}

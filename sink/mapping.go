@@ -62,6 +62,8 @@ type MappingConfig struct {
 	// absent field keeps what is stored; else a message is refused whose row would
 	// lose such a field.
 	KeepUnsent bool
+	// Typed asks for [Row.Type].
+	Typed bool
 	// KeyColumns are the target's key. A message without a value has no fields:
 	// its key columns come from the message's key. Each must be one of Columns;
 	// none if tombstones don't matter.
@@ -79,6 +81,7 @@ type Mapping struct {
 	raw       bool
 	openers   []Opener
 	keep      bool
+	typed     bool
 
 	slots    int
 	value    *tree // nil if no field of the value is taken
@@ -116,7 +119,7 @@ type plainSource struct {
 func NewMapping(cfg MappingConfig) (*Mapping, error) {
 	m := &Mapping{
 		columns: cfg.Columns, idPaths: cfg.ID, topicInID: cfg.TopicInID,
-		keyFormat: cfg.KeyFormat, raw: cfg.Raw, openers: cfg.Open, keep: cfg.KeepUnsent,
+		keyFormat: cfg.KeyFormat, raw: cfg.Raw, openers: cfg.Open, keep: cfg.KeepUnsent, typed: cfg.Typed,
 		value: newTree("value"), before: newTree("envelope.before"), position: -1,
 		filter: cfg.Filter, whole: wholes{-1, -1, -1},
 	}
@@ -328,6 +331,9 @@ type Row struct {
 	// Change is where in its source's log the change was committed, if a column
 	// or the ID takes envelope.position.
 	Change Change
+	// Type is what the schema by which the message was written says of its value,
+	// also where Decode has an error; nil: no schema is known.
+	Type *Type
 
 	all    []Value // Values, and after them the fields of the ID
 	opened *opened // if the mapping has steps
@@ -354,7 +360,7 @@ func (m *Mapping) Decode(msg *semel.Message, row *Row) error {
 	}
 	n := len(m.columns)
 	row.Values = row.all[:n:n]
-	row.UnknownFields, row.Tombstone, row.Skip, row.Change = 0, false, "", Change{}
+	row.UnknownFields, row.Tombstone, row.Skip, row.Change, row.Type = 0, false, "", Change{}, nil
 	msg, err := m.open(msg, row)
 	if err != nil {
 		return err

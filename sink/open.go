@@ -31,7 +31,11 @@ type Opened struct {
 	Before []byte
 	// Skip says why the message is not meant to have an effect; "": it is.
 	Skip string
+	// Type is what the schema by which Value was written says of it; nil: there is
+	// none, or nobody asks.
+	Type *Type
 
+	typed       bool     // somebody asks
 	source      Value    // where a change comes from
 	unavailable []string // fields of the value that the source didn't send
 
@@ -82,7 +86,7 @@ func (m *Mapping) open(msg *semel.Message, row *Row) (*semel.Message, error) {
 	if m.fields != nil && o.spans == nil {
 		o.spans = make([]Span, len(m.fields))
 	}
-	o.Opened = Opened{Value: msg.Value, Key: msg.Key, buffers: o.buffers, unavailable: o.unavailable[:0], fields: m.fields, spans: o.spans}
+	o.Opened = Opened{Value: msg.Value, Key: msg.Key, typed: m.typed, buffers: o.buffers, unavailable: o.unavailable[:0], fields: m.fields, spans: o.spans}
 	for _, step := range m.openers {
 		if err := step.Open(msg, &o.Opened); err != nil {
 			return nil, err
@@ -91,6 +95,7 @@ func (m *Mapping) open(msg *semel.Message, row *Row) (*semel.Message, error) {
 			break
 		}
 	}
+	row.Type = ValueType(o.Type, m.openers)
 	o.msg = *msg
 	o.msg.Value, o.msg.Key = o.Value, o.Key
 	return &o.msg, nil

@@ -22,7 +22,7 @@ func (s *Schema) As(reader *Schema) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newSchema(root, s.parsed, reader.root.fields), nil
+	return newSchema(root, s.parsed, reader.root.fields, reader.typ), nil
 }
 
 // resolver makes one node of two, each pair once: schemas may contain themselves.

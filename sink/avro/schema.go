@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/avro"
 
+	"github.com/semelhq/semel/sink"
 	"github.com/semelhq/semel/sink/internal/exact"
 )
 
@@ -19,14 +20,15 @@ type Schema struct {
 	root   *node
 	parsed *avro.Schema // the writer's
 	fields []field      // of the reader's root, if it is another one's
+	typ    *sink.Type   // the reader's, if it is another one's
 
 	last atomic.Pointer[plan] // of the names that were asked for last
 
 	fingerprint [8]byte // of the writer's, as single-object encoding has it
 }
 
-func newSchema(root *node, parsed *avro.Schema, fields []field) *Schema {
-	s := &Schema{root: root, parsed: parsed, fields: fields}
+func newSchema(root *node, parsed *avro.Schema, fields []field, typ *sink.Type) *Schema {
+	s := &Schema{root: root, parsed: parsed, fields: fields, typ: typ}
 	h := avro.NewRabin()
 	h.Write(parsed.Canonical())
 	binary.LittleEndian.PutUint64(s.fingerprint[:], h.Sum64())
@@ -51,7 +53,7 @@ func Parse(schema string, references ...string) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newSchema(root, s, root.fields), nil
+	return newSchema(root, s, root.fields, types{}.of(root)), nil
 }
 
 // Fields are the names of a record's fields; ok is false if the schema is no
@@ -102,19 +104,23 @@ const (
 	document         // string: JSON text
 	bits             // bytes, the lowest first
 	span             // long: a time that passes
+	textUUID         // string, as are those below: read as it is
+	textInstant
+	textClock
 )
 
 // node is a schema ready for reading values.
 type node struct {
-	kind    kind
-	meaning meaning
-	scale   int
-	per     int64    // of a time: how many are in a second
-	size    int      // of a fixed; of bits their number, -1: all
-	fields  []field  // of a record
-	items   *node    // of an array, a map
-	symbols [][]byte // of an enum, quoted
-	of      []*node  // of a union
+	kind      kind
+	meaning   meaning
+	scale     int
+	precision int      // of a decimal, for its type alone
+	per       int64    // of a time: how many are in a second
+	size      int      // of a fixed; of bits their number, -1: all
+	fields    []field  // of a record
+	items     *node    // of an array, a map
+	symbols   [][]byte // of an enum, quoted
+	of        []*node  // of a union
 
 	full string           // of a named type
 	src  *avro.SchemaNode // what it was made of
@@ -238,9 +244,11 @@ func (n *node) mean(s *avro.SchemaNode) {
 	set := func(m meaning, per int64) { n.meaning, n.per = m, per }
 	switch l := s.LogicalType; {
 	case l == "decimal" && (n.kind == kindBytes || n.kind == kindFixed):
-		n.meaning, n.scale = decimal, s.Scale
+		n.meaning, n.scale, n.precision = decimal, s.Scale, s.Precision
 	case l == "uuid" && n.kind == kindFixed && n.size == 16:
 		n.meaning = uuid
+	case l == "uuid" && n.kind == kindString:
+		n.meaning = textUUID
 	case l == "duration" && n.kind == kindFixed && n.size == 12:
 		n.meaning = duration
 	case l == "date" && n.kind == kindInt:
@@ -271,6 +279,12 @@ func (n *node) mean(s *avro.SchemaNode) {
 		n.meaning = scaled
 	case name == "io.debezium.data.Json" && n.kind == kindString:
 		n.meaning = document
+	case name == "io.debezium.data.Uuid" && n.kind == kindString:
+		n.meaning = textUUID
+	case name == "io.debezium.time.ZonedTimestamp" && n.kind == kindString:
+		n.meaning = textInstant
+	case name == "io.debezium.time.ZonedTime" && n.kind == kindString:
+		n.meaning = textClock
 	case name == "io.debezium.data.Bits" && n.kind == kindBytes:
 		n.meaning, n.size = bits, -1
 		if of, _ := s.Props["connect.parameters"].(map[string]any); of != nil {

@@ -20,12 +20,15 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
+
+	"github.com/semelhq/semel/sink"
 )
 
 // Schema doesn't change, and may be used from several goroutines.
 type Schema struct {
 	of     *jsonschema.Schema
 	fields []string
+	typ    *sink.Type
 }
 
 // base is where a schema without $id stands, so that references are relative to
@@ -61,7 +64,7 @@ func parse(schema string, from jsonschema.URLLoader) (*Schema, error) {
 	if err := c.AddResource(base, doc); err != nil {
 		return nil, err
 	}
-	s := &Schema{}
+	s := &Schema{typ: typeOf(doc, from)}
 	if s.of, err = c.Compile(base); err != nil {
 		return nil, err
 	}

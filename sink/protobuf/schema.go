@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
+	"github.com/semelhq/semel/sink"
 	"github.com/semelhq/semel/sink/internal/exact"
 )
 
@@ -208,12 +209,14 @@ func (f *Files) At(path []int) (*Message, error) {
 // goroutines.
 type Message struct {
 	of   *message
+	typ  *sink.Type
 	last atomic.Pointer[plan] // of the names that were asked for last
 }
 
 func newMessage(d protoreflect.MessageDescriptor) *Message {
 	c := compiler{}
-	return &Message{of: c.message(d)}
+	m := c.message(d)
+	return &Message{of: m, typ: types{}.message(m)}
 }
 
 // Fields are the names of the fields.
