@@ -10,14 +10,24 @@ import (
 //
 // It is equal for honest repeats: it covers the mapped values in the order of
 // columns, strings by their content, numbers by their value (1.0 is 1), documents
-// apart from white space and the order of names; absent is null. Timestamp,
+// apart from white space and the order of names; absent is null, and nulls at the
+// end count for nothing: a column that the table gets later is the last, and the
+// messages from before it are to stay the same. Timestamp,
 // partition and offset are no part of it: a repeat has its own. It is the same
 // in every process and version, for it is stored. It finds mistakes; it is no
 // defence against somebody who wants two messages to look alike.
 func (r *Row) Digest() [16]byte {
 	h := newHash(0)
 	var buf [256]byte
+	nulls := 0
 	for _, v := range r.Values {
+		if v.IsNull() && v.flags&isPlace == 0 {
+			nulls++
+			continue
+		}
+		for ; nulls > 0; nulls-- {
+			h.word(uint64(Null))
+		}
 		h.value(v, buf[:])
 	}
 	if r.Tombstone {
