@@ -21,6 +21,9 @@ type TableError struct {
 	Column string // "" if it is about the table
 	Why    string // one line
 	Hint   string // what would help; may be empty
+
+	// Missing: the table, or the column, isn't there.
+	Missing bool
 }
 
 func (e *TableError) Error() string {
@@ -253,7 +256,7 @@ func introspectMissing(ctx context.Context, db Querier, name TableName) error {
 	if err != nil {
 		return err
 	}
-	e := &TableError{Table: name.String(), Why: "it does not exist"}
+	e := &TableError{Table: name.String(), Why: "it does not exist", Missing: true}
 	if len(all) == 0 {
 		return e
 	}

@@ -132,6 +132,8 @@ type TableConfig struct {
 	// Epoch names the unit of numbers in time columns; without it they are
 	// refused.
 	Epoch map[string]EpochUnit
+	// Fit lets the route make its table and add columns; nil: never.
+	Fit *Fit
 }
 
 // Table writes messages as rows of a table. It is an inbox.Effect for one lane,
@@ -148,6 +150,7 @@ type Table struct {
 	scratch sync.Pool // *tableScratch
 	unknown atomic.Int64
 	guess   guess
+	fits    sync.Map // *sink.Type of messages -> nil, or why the table doesn't fit
 }
 
 var _ inbox.Effect[pgx.Tx] = (*Table)(nil)
@@ -269,8 +272,16 @@ func (t *Table) Decode(items []inbox.Item) {
 	p := t.plan.Load()
 	s := t.scratch.Get().(*tableScratch)
 	unknown := 0
-	for i := range items {
+	for i := 0; i < len(items); i++ {
 		unknown += t.decode(p, &items[i], s)
+		if s.row.Type == nil || items[i].Skip {
+			continue
+		}
+		if err := t.fit(s.row.Type); err != nil {
+			(&tableless{err}).take(&items[i], t.OwnIDs())
+		} else if q := t.plan.Load(); q != p { // all by one plan: their digests are compared
+			p, i, unknown = q, -1, 0
+		}
 	}
 	s.row = sink.Row{} // hold no buffer of the source
 	t.scratch.Put(s)
@@ -570,6 +581,9 @@ func (t *Table) writer(p *tablePlan, tx inbox.Tx[pgx.Tx]) *tableWriter {
 func (t *Table) rows(p *tablePlan, own *inboxTx, items []*inbox.Item) ([]*tableRow, error) {
 	rows := make([]*tableRow, 0, len(items))
 	for i, it := range items {
+		if less, ok := it.Load.(*tableless); ok {
+			return nil, semel.FailedAt(i, less.refusal(it))
+		}
 		r, ok := it.Load.(*tableRow)
 		if !ok || r.plan != p {
 			var s tableScratch

@@ -185,7 +185,7 @@ func (b *tablePlanner) missing(name string) {
 	if near := nearest.Name(name, names); near != "" {
 		hint = "there is " + sqlname.Quote(near)
 	}
-	b.wrong(name, hint, "it does not exist")
+	b.errs = append(b.errs, &TableError{Table: b.info.name.String(), Column: name, Why: "it does not exist", Hint: hint, Missing: true})
 }
 
 // checkSource refuses what no message could fill.
@@ -494,7 +494,7 @@ func (p *tablePlan) inKey(column int) bool {
 }
 
 func (b *tablePlanner) makeMapping() {
-	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, Raw: b.cfg.Raw, Open: b.cfg.Open, TopicInID: b.cfg.SeveralTopics, KeepUnsent: b.cfg.Absent == AbsentKeep}
+	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, Raw: b.cfg.Raw, Open: b.cfg.Open, TopicInID: b.cfg.SeveralTopics, KeepUnsent: b.cfg.Absent == AbsentKeep, Typed: b.cfg.Fit != nil && b.cfg.Fit.Evolve}
 	for i, c := range b.columns {
 		if i != b.gone {
 			cfg.Columns = append(cfg.Columns, sink.Column{Name: c.name, From: c.from})

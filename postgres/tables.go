@@ -138,7 +138,12 @@ func (t *Tables) Table(ctx context.Context, topic string) (*Table, error) {
 		cfg.Table = text
 		ctx, cancel := context.WithTimeout(ctx, tablesWithin)
 		defer cancel()
-		if table, err = NewTable(ctx, t.db, cfg); err != nil {
+		if cfg.Fit != nil {
+			table, err = FittedTable(ctx, cfg, topic)
+		} else {
+			table, err = NewTable(ctx, t.db, cfg)
+		}
+		if err != nil {
 			return nil, err
 		}
 		t.names[name] = table
@@ -147,8 +152,22 @@ func (t *Tables) Table(ctx context.Context, topic string) (*Table, error) {
 	return table, nil
 }
 
-// tableless is the Load of an item whose table could not be looked at.
+// tableless is the Load of an item whose table could not be looked at, or doesn't
+// fit it.
 type tableless struct{ err error }
+
+// take has the item refused when it is applied: to halt is the loop's. An outage is
+// waited out before that.
+func (l *tableless) take(it *inbox.Item, ownIDs bool) {
+	it.Load, it.Err, it.Class, it.Skip = l, nil, "", false
+	var wrong *TableError
+	if !errors.As(l.err, &wrong) {
+		it.Err = semel.Outage(l.err)
+	}
+	if ownIDs || it.ID.IsZero() { // each its own: nothing of it is committed
+		it.ID = semel.IDOf([]byte("tableless"), []byte(it.Position().String()))
+	}
+}
 
 // Decode makes rows of messages. Those of a table that isn't there are left for
 // Apply to refuse.
@@ -164,11 +183,7 @@ func (t *Tables) Decode(items []inbox.Item) {
 			table.Decode(items[:n])
 		} else {
 			for i := range items[:n] {
-				it := &items[i]
-				it.Load, it.Err, it.Class = &tableless{err}, nil, ""
-				if t.OwnIDs() || it.ID.IsZero() { // each its own: nothing of it is committed
-					it.ID = semel.IDOf([]byte("tableless"), []byte(it.Position().String()))
-				}
+				(&tableless{err}).take(&items[i], t.OwnIDs())
 			}
 		}
 		items = items[n:]
