@@ -38,7 +38,7 @@ itself is wrong. What merely weakens the promise is said and changes nothing.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&c.offline, "offline", false, "the file alone")
-	f.BoolVar(&c.plan, "plan", false, "print the SQL that Semel's own tables need")
+	f.BoolVar(&c.plan, "plan", false, "print the SQL that Semel's own tables need, and what routes' tables lack by their schemas")
 	f.BoolVar(&c.json, "json", false, "as JSON, an object a line")
 	c.file.add(f)
 	return cmd

@@ -151,6 +151,7 @@ type (
 	Tombstone     string
 	Absent        string
 	UnknownFields string
+	Evolve        string
 	Then          string
 )
 
@@ -217,6 +218,9 @@ const (
 	UnknownIgnore UnknownFields = "ignore"
 	UnknownHalt   UnknownFields = "halt"
 
+	EvolveNone Evolve = "none"
+	EvolveAdd  Evolve = "add-columns"
+
 	ThenDeadLetter Then = "dead-letter"
 	ThenHalt       Then = "halt"
 )
@@ -244,6 +248,8 @@ type To struct {
 	Epoch         map[string]EpochUnit // by target column
 	OnNUL         OnNUL
 	UnknownFields UnknownFields
+	Create        bool // a table that isn't there is made by the schema
+	Evolve        Evolve
 	Tombstone     Tombstone
 	Absent        Absent
 	Combine       []string // columns to which a message adds, sorted

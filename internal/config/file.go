@@ -214,7 +214,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		Path:      at,
 		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, SessionTimeout: 10 * time.Second},
 		Guarantee: EffectivelyOnce, Format: FormatJSON, Envelope: EnvelopeNone, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
-		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Tombstone: TombstoneIgnore, Query: Query{Expect: ExpectAny}},
+		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Evolve: EvolveNone, Tombstone: TombstoneIgnore, Query: Query{Expect: ExpectAny}},
 		Batch:       Batch{Messages: 5000, Bytes: 16 << 20, Time: 10 * time.Second},
 		Inbox:       Inbox{Window: 7 * 24 * time.Hour},
 		OnError:     OnError{Then: ThenDeadLetter, Attempts: 1, Initial: time.Second, Max: 5 * time.Minute, InARow: 20, Share: 0.05},
@@ -283,6 +283,7 @@ func (r *reader) route(n *yaml.Node, at string) Route {
 		t.To.Absent = AbsentSetNull
 	}
 	r.checkFormats(at, &t)
+	r.checkFit(at, &t)
 	r.checkPaths(at, &t)
 	r.checkTemplate(at, &t)
 	return t
@@ -494,8 +495,8 @@ func (r *reader) to(n *yaml.Node, at string, t *To) {
 		"unknown_fields": choice(r, &t.UnknownFields, []UnknownFields{UnknownIgnore, UnknownHalt}),
 		"combine":        func(n *yaml.Node, at string) { r.combine(n, at, t) },
 		"deleted":        r.name(&t.Deleted),
-		"create":         r.later,
-		"evolve":         r.later,
+		"create":         r.bool(&t.Create),
+		"evolve":         choice(r, &t.Evolve, []Evolve{EvolveNone, EvolveAdd}),
 		"relation":       func(n *yaml.Node, at string) { r.relation(n, at, t) },
 		"sql":            func(n *yaml.Node, at string) { r.statement(n, at, t) },
 		"expect":         choice(r, &t.Query.Expect, []Expect{ExpectAny, ExpectEach}),

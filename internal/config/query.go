@@ -32,7 +32,7 @@ const (
 
 // query checks what belongs to SQL: what is said of tables has no effect.
 func (r *reader) query(n *yaml.Node, at string, t *To, seen map[string]*yaml.Node) {
-	for _, f := range []string{"table", "write", "primary_key", "version", "columns", "on_exists", "combine", "deleted"} {
+	for _, f := range []string{"table", "write", "primary_key", "version", "columns", "on_exists", "combine", "deleted", "create", "evolve"} {
 		if seen[f] != nil {
 			r.failPath(join(at, f), "without effect: sql says what becomes of messages", "")
 		}

@@ -333,57 +333,55 @@ func (c *check) table(r config.Route) error {
 		return c.query(r)
 	}
 	if r.To.Template == "" {
-		return c.one(r)
+		return c.one(planned{r, r.From.Topics})
 	}
 	names, err := c.parts.topics(c.ctx, r)
 	if err != nil {
 		return &StartError{What: "broker", Err: Plain(err)}
 	}
-	seen := map[string]bool{}
 	for _, topic := range names {
 		text, err := r.TableOf(topic)
-		one := r
 		if err == nil {
-			one.To.Table, err = sqlname.ParseTable(text)
+			_, err = sqlname.ParseTable(text)
 		}
 		if err != nil {
 			c.wrong(r.Path+".to.table", fmt.Sprintf("topic %s: %q: %v", topic, text, err), `public."{1}" takes any name`)
-			continue
 		}
-		if !seen[text] {
-			seen[text] = true
-			if err := c.one(one); err != nil {
-				return err
-			}
+	}
+	all, err := c.tablesOf(c.ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, t := range all {
+		if err := c.one(t); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (c *check) one(r config.Route) error {
+func (c *check) one(r planned) error {
 	at := r.Path + ".to"
-	t, err := c.parts.table(c.ctx, r)
+	made, err := c.made(r)
+	if err != nil || made {
+		return err
+	}
+	t, err := c.parts.table(c.ctx, r.Route)
 	if err != nil {
 		mistakes := tableErrors(err)
 		if mistakes == nil {
 			return &StartError{What: "database", Err: Plain(err)}
 		}
-		for _, m := range mistakes {
-			path := at + ".table"
-			if m.Column != "" && r.To.Columns != nil {
-				path = at + ".columns." + m.Column
-			}
-			c.wrong(path, m.Error(), m.Hint)
-		}
+		c.mistakes(r.Route, mistakes, c.planHint(r))
 		return nil
 	}
 	if r.Guarantee == config.EffectivelyOnce && t.Memory() == inbox.MemoryPosition {
-		c.weak(r.Path+".id", "by position: what a producer sends twice takes effect twice", "an ID in a header, or fields of the message")
+		c.weak(r.Path+".id", byPosition, byPositionHint)
 	}
 	if r.Guarantee != config.EffectivelyOnce && len(r.To.Combine) > 0 {
 		c.weak(r.Path+".guarantee", string(r.Guarantee)+" keeps no message IDs: what a producer sends twice is added twice", "effectively-once, with an ID in a header or fields of the message")
 	}
-	if err := c.tableFacts(r, at+".table"); err != nil {
+	if err := c.tableFacts(r.Route, at+".table"); err != nil {
 		return err
 	}
 	missing, err := postgres.MissingPrivileges(c.ctx, c.pool, c.file.Database.Schema, postgres.TableName(r.To.Table), postgres.WriteMode(r.To.Write))
@@ -394,6 +392,26 @@ func (c *check) one(r config.Route) error {
 		c.wrong(at+".table", "this role lacks "+strings.Join(missing, ", "), "GRANT them; semel migrate --print --grant ROLE shows those for Semel's own tables")
 	}
 	return nil
+}
+
+const (
+	byPosition     = "by position: what a producer sends twice takes effect twice"
+	byPositionHint = "an ID in a header, or fields of the message"
+)
+
+// mistakes says each at its place. Of what is missing plan says where the SQL is.
+func (c *check) mistakes(r config.Route, all []*postgres.TableError, plan string) {
+	for _, m := range all {
+		path := r.Path + ".to.table"
+		if m.Column != "" && r.To.Columns != nil {
+			path = r.Path + ".to.columns." + m.Column
+		}
+		hint := m.Hint
+		if m.Missing && plan != "" {
+			hint = strings.TrimPrefix(hint+"; "+plan, "; ")
+		}
+		c.wrong(path, m.Error(), hint)
+	}
 }
 
 // tableFacts looks whether the rows of a table stay together with their memory.
@@ -435,7 +453,7 @@ func (c *check) query(r config.Route) error {
 		return nil
 	}
 	if r.Guarantee == config.EffectivelyOnce && q.Memory() == inbox.MemoryPosition {
-		c.weak(r.Path+".id", "by position: what a producer sends twice takes effect twice", "an ID in a header, or fields of the message")
+		c.weak(r.Path+".id", byPosition, byPositionHint)
 	}
 	if r.To.Query.Expect == config.ExpectAny {
 		c.weak(r.Path+".to.sql", "expect: any takes every message for applied, though the SQL may leave some out (a join without a match, a conflict)", "expect: each, and RETURNING batch.n")

@@ -341,23 +341,3 @@ func errorWords(r config.Route) string {
 	}
 	return s + " An outage buries nothing: it is waited out."
 }
-
-// Plan is the SQL that Semel's own tables need; a comment if they need none.
-func Plan(ctx context.Context, f *config.File) (string, error) {
-	p, err := prepare(f, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return "", err
-	}
-	defer p.close()
-	if err := p.reachDatabase(ctx); err != nil {
-		return "", err
-	}
-	state, _, err := postgres.SchemaState(ctx, p.pool, f.Database.Schema)
-	switch {
-	case err != nil:
-		return "", &StartError{What: "tables", Err: Plain(err)}
-	case state == postgres.SchemaMissing:
-		return postgres.MigrationSQL(f.Database.Schema), nil
-	}
-	return "-- nothing: the tables are " + string(state) + "\n", nil
-}

@@ -90,7 +90,7 @@ func (d *daemon) lane(ctx context.Context, r config.Route, n int, rate *inbox.Ra
 // error; an outage is waited out.
 func (d *daemon) prepare(ctx context.Context, r config.Route, n int) (writer, error) {
 	for pause := time.Second; ; pause = min(2*pause, 30*time.Second) {
-		table, err := d.parts.writer(ctx, r)
+		table, err := d.parts.fitted(ctx, r)
 		if err == nil && len(r.From.Topics) > 0 {
 			_, err = d.parts.admin.Topics(ctx, r.From.Topics...)
 		}
