@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semelhq/semel"
@@ -233,7 +234,16 @@ func TestWhoAltersFirstIsRight(t *testing.T) {
 		errs := make(chan error)
 		const all = 6
 		for range all {
-			go func() { errs <- fit(fitting(pool, table, value), value) }()
+			go func() {
+				for {
+					err := fit(fitting(pool, table, value), value)
+					var locked *pgconn.PgError
+					if !errors.As(err, &locked) || locked.Code != "55P03" { // waited too long: routes try again
+						errs <- err
+						return
+					}
+				}
+			}()
 		}
 		for range all {
 			if err := <-errs; err != nil {
