@@ -11,8 +11,9 @@ import (
 )
 
 // attempt is one transaction: fence, admit, apply, bury, commit; then the ack. Its
-// error is a [FencedError], a slowError, a stopAt, or a failure.
-func (l *lane[T]) attempt(ctx context.Context, b batch) error {
+// error is a [FencedError], a slowError, a stopAt, or a failure. met is nil, or why the
+// batch failed before: then what the database refuses is sifted out first.
+func (l *lane[T]) attempt(ctx context.Context, b batch, met *failure) error {
 	if l.cfg.AtMostOnce && !slices.ContainsFunc(b.stretches, func(s stretch) bool { return s.ahead > 0 }) {
 		return l.move(ctx, b)
 	}
@@ -31,6 +32,11 @@ func (l *lane[T]) attempt(ctx context.Context, b batch) error {
 	fresh, at, err := l.admit(ctx, tx, todo)
 	if err != nil {
 		return failed(tx, err, -1)
+	}
+	if met != nil {
+		if fresh, at, err = l.sift(ctx, tx, b, fresh, at, met); err != nil {
+			return err
+		}
 	}
 	if err := l.apply(ctx, tx, fresh, at); err != nil {
 		return err
@@ -91,6 +97,15 @@ func failed[T any](tx Tx[T], err error, at int) *failure {
 		f.class, f.source = ClassOutage, "handler"
 	}
 	return f
+}
+
+// named is the failure of an effect over n items, at the one that it names.
+func named[T any](tx Tx[T], err error, n int) *failure {
+	var at *semel.FailedAtError
+	if errors.As(err, &at) && at.Index >= 0 && at.Index < n {
+		return failed(tx, at.Err, at.Index)
+	}
+	return failed(tx, err, -1)
 }
 
 func asFailure(err error) *failure {
@@ -294,32 +309,39 @@ func (l *lane[T]) apply(ctx context.Context, tx Tx[T], fresh []*Item, at []int) 
 	if len(fresh) == 0 {
 		return nil
 	}
-	err := call(func() error { return l.effect.Apply(ctx, tx, fresh) })
-	if err != nil { // what it said of others is of a transaction that doesn't count
-		for _, it := range fresh {
-			it.Err, it.Class = nil, ""
-		}
-	}
+	err := applied(ctx, l.effect, tx, fresh)
 	var slow *slowError
-	var named *semel.FailedAtError
-	switch {
-	case errors.As(err, &slow):
+	if errors.As(err, &slow) {
 		return &slowError{done: at[slow.done]}
-	case errors.As(err, &named) && named.Index >= 0 && named.Index < len(at):
-		return failed(tx, named.Err, at[named.Index])
-	case err != nil:
-		return failed(tx, err, -1)
+	}
+	if err != nil {
+		f := named(tx, err, len(fresh))
+		if f.at >= 0 {
+			f.at = at[f.at]
+		}
+		return f
 	}
 	for _, it := range fresh {
-		if it.Err == nil {
-			continue
-		}
-		if it.Class == DeadCollision { // the target itself remembers
+		if it.Outcome == Dead && it.Class == DeadCollision { // the target itself remembers
 			tell(l.cfg.Observe.Collision, it.Position().Log)
 		}
-		it.bury(it.Class, it.Err, true)
 	}
 	return nil
+}
+
+// applied makes the effects of items. What it says of single ones counts only with its
+// transaction. (Else what is settled as the repeat of a message that is refused in
+// the same batch stays dead when that one is.)
+func applied[T any](ctx context.Context, effect Effect[T], tx Tx[T], items []*Item) error {
+	err := call(func() error { return effect.Apply(ctx, tx, items) })
+	for _, it := range items {
+		if err != nil {
+			it.retry()
+		} else if it.Err != nil {
+			it.bury(it.Class, it.Err, true)
+		}
+	}
+	return err
 }
 
 // dead collects the letters of a batch, and stops where a policy says that one
@@ -330,28 +352,33 @@ func (l *lane[T]) dead(b batch) (letters []DeadLetter, marks limit, err error) {
 		if err != nil {
 			return
 		}
-		dead := it.Outcome == Dead
-		if dead && l.halts(it.Class) {
-			err = &stopAt{i, &HaltError{
-				Partition: it.Position().Log, Kind: string(it.Class),
-				Why:  fmt.Sprintf("offset %d: %v", it.Offset, it.Err),
-				Hint: "mend the message's cause, or let the route bury such messages", Err: it.Err,
-			}}
-			return
-		}
-		if over := marks.settle(dead); over != nil {
-			err = &stopAt{i, &HaltError{
-				Partition: it.Position().Log, Kind: "limit",
-				Why:  fmt.Sprintf("offset %d: %v; this one: %v", it.Offset, over, it.Err),
-				Hint: "if the messages are bad, raise on_error.limit; if the route is, mend it", Err: it.Err,
-			}}
-			return
-		}
-		if dead {
+		if halt := l.count(&marks, it); halt != nil {
+			err = &stopAt{i, halt}
+		} else if it.Outcome == Dead {
 			letters = append(letters, l.letter(it))
 		}
 	})
 	return letters, marks, err
+}
+
+// count takes an item into the limit. A halt says that it must not be buried.
+func (l *lane[T]) count(marks *limit, it *Item) *HaltError {
+	dead := it.Outcome == Dead
+	if dead && l.halts(it.Class) {
+		return &HaltError{
+			Partition: it.Position().Log, Kind: string(it.Class),
+			Why:  fmt.Sprintf("offset %d: %v", it.Offset, it.Err),
+			Hint: "mend the message's cause, or let the route bury such messages", Err: it.Err,
+		}
+	}
+	if over := marks.settle(dead); over != nil {
+		return &HaltError{
+			Partition: it.Position().Log, Kind: "limit",
+			Why:  fmt.Sprintf("offset %d: %v; this one: %v", it.Offset, over, it.Err),
+			Hint: "if the messages are bad, raise on_error.limit; if the route is, mend it", Err: it.Err,
+		}
+	}
+	return nil
 }
 
 func (l *lane[T]) halts(c DeadClass) bool {

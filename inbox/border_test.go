@@ -59,7 +59,7 @@ type rowEnd struct {
 	Outcome [6]inbox.Tally
 }
 
-// handlers that do the same in three ways; bad messages are refused.
+// handlers that do the same in several ways; bad messages are refused.
 var handlers = map[string]func(*inbox.Config[*inboxtest.Tx]){
 	"per message": func(c *inbox.Config[*inboxtest.Tx]) { c.Handler = countGood },
 	"per batch, culprit named": func(c *inbox.Config[*inboxtest.Tx]) {
@@ -82,6 +82,37 @@ var handlers = map[string]func(*inbox.Config[*inboxtest.Tx]){
 			return nil
 		}
 	},
+	"an effect":                func(c *inbox.Config[*inboxtest.Tx]) { c.Effect = goodRows{} },
+	"an effect, culprit named": func(c *inbox.Config[*inboxtest.Tx]) { c.Effect = goodRows{names: true} },
+	"an effect, refused late":  func(c *inbox.Config[*inboxtest.Tx]) { c.Effect = goodRows{late: true} },
+}
+
+// stepOf is how far apart the sizes of batches are that a handler is run with.
+func stepOf(handler string) int {
+	if strings.HasPrefix(handler, "an effect") {
+		return 3
+	}
+	return 1
+}
+
+// goodRows is an effect that may be applied several times in a transaction.
+type goodRows struct{ names, late bool }
+
+func (goodRows) Separable() bool     { return true }
+func (goodRows) Decode([]inbox.Item) {}
+
+func (g goodRows) Apply(ctx context.Context, tx inbox.Tx[*inboxtest.Tx], items []*inbox.Item) error {
+	for i, it := range items {
+		if g.late && string(it.Value) == "bad" {
+			tx.DB().RefuseLate()
+		} else if err := countGood(ctx, tx.DB(), it.Message); err != nil {
+			if g.names {
+				err = semel.FailedAt(i, err)
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 func countGood(ctx context.Context, tx *inboxtest.Tx, m semel.Message) error {
@@ -190,7 +221,7 @@ func TestEveryBatchBorderGivesTheSame(t *testing.T) {
 				t.Fatalf("a stream without bad messages proves little: %+v", want)
 			}
 			for name, handler := range handlers {
-				for batch := 1; batch <= n+1; batch++ {
+				for batch := 1; batch <= n+1; batch += stepOf(name) {
 					got := s.consume(t, 1, batch, handler)
 					what := fmt.Sprintf("seed %d, %d partitions, %s, batches of %d", seed, partitions, name, batch)
 					wantSame(t, what, across(got), across(want))
@@ -247,7 +278,7 @@ func TestEveryBatchBorderHaltsAtTheSameMessage(t *testing.T) {
 			t.Fatalf("%s: no halt", name)
 		}
 		for kind, handler := range handlers {
-			for batch := 2; batch <= len(s.messages)+1; batch++ {
+			for batch := 2; batch <= len(s.messages)+1; batch += stepOf(kind) {
 				got := s.consume(t, 1, batch, handler, limit)
 				wantSame(t, fmt.Sprintf("%s, %s, batches of %d", name, kind, batch), got, want)
 			}

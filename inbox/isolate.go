@@ -12,11 +12,13 @@ import (
 // what was not settled will be delivered again.
 func (l *lane[T]) commit(ctx context.Context, b batch) error {
 	began := time.Now()
+	var sifting *failure // why the batch is sifted
+	sifts := 0
 	for tries := 1; ; tries++ {
 		if b = b.proven(); len(b.stretches) == 0 {
 			return nil
 		}
-		err := l.attempt(ctx, b)
+		err := l.attempt(ctx, b, sifting)
 		if err == nil {
 			return nil
 		}
@@ -51,7 +53,16 @@ func (l *lane[T]) commit(ctx context.Context, b batch) error {
 			if !sleep(ctx, backoff(5*time.Millisecond, 500*time.Millisecond, tries)) {
 				return ctx.Err()
 			}
+			if sifting != nil && sifts == maxSifts { // it holds many locks: others may need fewer
+				sifting = nil
+			} else if sifting != nil {
+				sifts++
+			}
 		case ClassPoison, ClassHandler:
+			if sifts == 0 && l.sifts(b, f) {
+				sifting, sifts = f, 1
+				continue
+			}
 			return l.isolate(ctx, b, f)
 		case ClassSlow:
 			if b.n > 1 {
@@ -92,7 +103,7 @@ func (l *lane[T]) inPieces(ctx context.Context, b batch, size int) error {
 }
 
 // isolate finds the message that makes a batch fail, keeps the others, and tries
-// or buries that one alone. With an unknown culprit the shortest failing prefix
+// or buries that one alone, where the batch can't be sifted. With an unknown culprit the shortest failing prefix
 // is searched by halving, each half a transaction of its own, in order: log2 n
 // transactions, and one for what follows.
 func (l *lane[T]) isolate(ctx context.Context, b batch, f *failure) error {
@@ -114,7 +125,7 @@ func (l *lane[T]) isolate(ctx context.Context, b batch, f *failure) error {
 			l.drop(b)
 			return nil
 		}
-		err := l.attempt(ctx, half)
+		err := l.attempt(ctx, half, nil)
 		g := asFailure(err)
 		switch {
 		case err == nil:
@@ -156,7 +167,7 @@ func (l *lane[T]) alone(ctx context.Context, b batch, met *failure) error {
 	}
 	f := met
 	if met == nil || met.at > 0 && !l.retries(b, met) {
-		err := l.attempt(ctx, b)
+		err := l.attempt(ctx, b, nil)
 		f = asFailure(err)
 		switch {
 		case err == nil:
@@ -183,11 +194,8 @@ func (l *lane[T]) alone(ctx context.Context, b batch, met *failure) error {
 		p.due = due{at: time.Now().Add(wait)}
 		return nil
 	}
-	it.attempts = p.trouble.attempts
-	sqlstate, text := f.tx.Describe(f.err)
-	it.sqlstate = sqlstate
-	it.bury(deadClass(f.class, sqlstate), &buriedError{text, f.err}, false)
-	if err := l.attempt(ctx, b); err != nil {
+	it.condemn(f, p.trouble.attempts, false)
+	if err := l.attempt(ctx, b, nil); err != nil {
 		var stop *stopAt
 		switch g := asFailure(err); {
 		case errors.As(err, &stop):
@@ -219,6 +227,13 @@ func (l *lane[T]) retries(b batch, f *failure) bool {
 		n += p.trouble.attempts
 	}
 	return semel.Retryable(f.err) && n < l.cfg.attempts(f.class)
+}
+
+// condemn buries the item for a failure of its own.
+func (it *Item) condemn(f *failure, attempts int, passing bool) {
+	sqlstate, text := f.tx.Describe(f.err)
+	it.sqlstate, it.attempts = sqlstate, attempts
+	it.bury(deadClass(f.class, sqlstate), &buriedError{text, f.err}, passing)
 }
 
 // buriedError is an error as a dead letter keeps it.

@@ -43,10 +43,14 @@ func (it *Item) bury(class DeadClass, err error, passing bool) {
 	it.Outcome, it.Class, it.Err, it.passing = Dead, class, err, passing
 }
 
+// retry forgets what Apply made of an item that is fresh.
+func (it *Item) retry() { it.Outcome, it.Err, it.Class, it.passing = Applied, nil, "", false }
+
 // reset forgets what an earlier transaction decided.
 func (it *Item) reset() {
 	if it.passing {
 		it.Err, it.Class, it.passing = nil, "", false
+		it.sqlstate, it.attempts = "", 0
 	}
 	it.Outcome, it.verdict = Applied, Fresh
 	switch {

@@ -379,6 +379,19 @@ type Chainer[T any] interface {
 	CommitAndBegin(ctx context.Context, settled []Settled, next []Span) (begun Tx[T], err error)
 }
 
+// Prober is a Tx in which effects can be tried and taken back while it goes on: what
+// a batch refuses is then found in one transaction.
+type Prober interface {
+	// Probe runs f and has the database judge what it did as COMMIT would. If f fails
+	// or is refused, that alone is taken back, and the transaction goes on unless it
+	// has Failed. What passes stays until TakeBack, and costs the database something
+	// until then: many probes should not stand at a time.
+	Probe(ctx context.Context, f func() error) error
+
+	// TakeBack undoes all probes: the transaction is as before the first one.
+	TakeBack(ctx context.Context) error
+}
+
 // Redrive is the transaction in which a dead letter is handled again.
 type Redrive[T any] interface {
 	Tx[T]
@@ -487,4 +500,12 @@ type Effect[T any] interface {
 	// bury an item by its Err; Applied is the default. An error means that
 	// nothing of this transaction counts; semel.FailedAt names the item.
 	Apply(ctx context.Context, tx Tx[T], items []*Item) error
+}
+
+// Separable is an Effect that may be applied several times in one transaction, as
+// if each had one of its own. A handler can't say so: what it leaves in the session
+// (settings, temporary tables, cursors) may make a later message fail.
+type Separable interface {
+	// Separable says that Apply leaves nothing in the transaction but rows.
+	Separable() bool
 }

@@ -19,13 +19,21 @@ func TestStoreSuite(t *testing.T) {
 	inboxtest.TestStore(t, func(t *testing.T) inboxtest.StoreWorld[pgx.Tx] {
 		url := migrated(t)
 		c := connect(t, url)
-		exec1(t, c, "CREATE TABLE effect (key text)")
+		exec1(t, c, "CREATE TABLE effect (key text CHECK (key <> 'refused')); CREATE TABLE late (key text REFERENCES late DEFERRABLE INITIALLY DEFERRED, id text PRIMARY KEY)")
 		return inboxtest.StoreWorld[pgx.Tx]{
 			New: func() inbox.Store[pgx.Tx] {
 				return postgres.NewInboxStore(newPool(t, url), postgres.InboxConfig{LockTimeout: 200 * time.Millisecond})
 			},
 			Effect: func(ctx context.Context, tx pgx.Tx, key string) error {
 				_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ($1)", key)
+				return err
+			},
+			Refuse: func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ('refused')")
+				return err
+			},
+			RefuseLate: func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "INSERT INTO late VALUES ('nobody', gen_random_uuid())")
 				return err
 			},
 			Effects: func() []string {

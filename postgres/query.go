@@ -39,6 +39,7 @@ type Query struct {
 	*Table
 	sql    string
 	each   bool
+	single bool   // it is one statement
 	create string // makes the empty relation
 	list   string
 }
@@ -145,7 +146,7 @@ func (q *Query) check(ctx context.Context, tx pgx.Tx) error {
 	}
 	pg := tx.Conn().PgConn()
 	d, err := pg.Prepare(ctx, "", q.sql, nil)
-	if err == nil {
+	if q.single = err == nil; q.single {
 		if len(d.ParamOIDs) > 0 {
 			return &TableError{Table: queryName, Why: "the SQL has parameters", Hint: "messages are rows of batch"}
 		}
@@ -267,6 +268,10 @@ func (q *Query) execute(ctx context.Context, pg *pgconn.PgConn, n int) (named []
 	}
 	return named, returned, err
 }
+
+// Separable: several statements may leave more than rows, such as a temporary table
+// that the next batch takes for new.
+func (q *Query) Separable() bool { return q.single }
 
 // Path says what is done with a batch, for explain.
 func (q *Query) Path() string {

@@ -153,7 +153,10 @@ type Table struct {
 	fits    sync.Map // *sink.Type of messages -> nil, or why the table doesn't fit
 }
 
-var _ inbox.Effect[pgx.Tx] = (*Table)(nil)
+var (
+	_ inbox.Effect[pgx.Tx] = (*Table)(nil)
+	_ inbox.Separable      = (*Table)(nil)
+)
 
 // tableRow is an item's Load: its row, ready to be sent.
 type tableRow struct {
@@ -262,6 +265,10 @@ func (t *Table) SentID(m *semel.Message) string {
 	}
 	return p.mapping.Sent(m, &row)
 }
+
+// Separable: what a batch leaves in its transaction are rows, and settings that it
+// makes for itself.
+func (t *Table) Separable() bool { return true }
 
 // UnknownFields counts the fields without a column in all messages decoded.
 func (t *Table) UnknownFields() int64 { return t.unknown.Load() }

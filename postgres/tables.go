@@ -102,6 +102,9 @@ func (t *Tables) UnknownFields() (n int64) {
 	return n
 }
 
+// Separable is that of each table.
+func (t *Tables) Separable() bool { return true }
+
 func (n TableName) compare(m TableName) int {
 	return cmp.Or(cmp.Compare(n.Schema, m.Schema), cmp.Compare(n.Name, m.Name))
 }

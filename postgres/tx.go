@@ -30,6 +30,7 @@ type inboxTx struct {
 	ended bool
 	was   byte // the transaction's status when it ended
 
+	probing  bool       // the savepoints of probes are there
 	asked    tableAsked // what went with BEGIN
 	atCommit []string   // statements that go before all others of Commit
 
@@ -280,6 +281,9 @@ func (t *inboxTx) CommitAndBegin(ctx context.Context, settled []inbox.Settled, n
 	places := make(map[semel.Partition]string, len(settled))
 	written := 0
 	var b pgx.Batch
+	if t.probing { // else rows are updated below a savepoint
+		b.Queue(probesKeep)
+	}
 	for _, sql := range t.atCommit {
 		b.Queue(sql)
 	}

@@ -2,6 +2,7 @@ package inboxtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -550,7 +551,11 @@ type Tx struct {
 	values  map[string]int64 // what Add will add
 	ids     map[string]memory
 	letters []inbox.DeadLetter
-	failed  bool // a statement has failed
+	failed  bool     // a statement has failed
+	late    bool     // COMMIT will be refused
+	undo    []func() // what takes changes back, with mu held
+	probing bool
+	probed  int  // changes before the first probe
 	cut     bool // the connection is gone
 	over    bool
 }
@@ -558,6 +563,7 @@ type Tx struct {
 var (
 	_ inbox.Tx[*Tx]      = (*Tx)(nil)
 	_ inbox.Chainer[*Tx] = (*Tx)(nil)
+	_ inbox.Prober       = (*Tx)(nil)
 )
 
 // lock waits for a row. The caller must not hold mu.
@@ -572,8 +578,11 @@ func (tx *Tx) lock(ctx context.Context, key string) error {
 			return err
 		}
 		holder := db.locks[key]
-		if holder == nil || holder == tx {
+		if holder == nil {
 			db.locks[key] = tx
+			tx.undo = append(tx.undo, func() { delete(db.locks, key) })
+		}
+		if holder == nil || holder == tx {
 			db.mu.Unlock()
 			return nil
 		}
@@ -664,7 +673,7 @@ func (tx *Tx) Add(ctx context.Context, key string, n int64) error {
 	if err := tx.lock(ctx, "value "+key); err != nil {
 		return err
 	}
-	tx.values[key] += n
+	change(tx, tx.values, key, tx.values[key]+n)
 	return nil
 }
 
@@ -672,6 +681,74 @@ func (tx *Tx) Add(ctx context.Context, key string, n int64) error {
 func (tx *Tx) Refuse() error {
 	tx.failed = true
 	return ErrRefused
+}
+
+// RefuseLate is a statement that the database refuses at COMMIT.
+func (tx *Tx) RefuseLate() {
+	was := tx.late
+	tx.late = true
+	tx.undo = append(tx.undo, func() { tx.late = was })
+}
+
+// change sets an entry of the transaction's own, so that it can be taken back; with
+// mu held.
+func change[V any](tx *Tx, m map[string]V, key string, to V) {
+	was, there := m[key]
+	m[key] = to
+	tx.undo = append(tx.undo, func() {
+		if m[key] = was; !there {
+			delete(m, key)
+		}
+	})
+}
+
+// rollBackTo takes back all but the first so many changes, locks among them.
+func (tx *Tx) rollBackTo(savepoint int) error {
+	db := tx.db
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	tx.failed = false
+	if err := tx.usable(); err != nil {
+		return err
+	}
+	for len(tx.undo) > savepoint {
+		last := len(tx.undo) - 1
+		tx.undo[last]()
+		tx.undo = tx.undo[:last]
+	}
+	close(db.ended)
+	db.ended = make(chan struct{})
+	return nil
+}
+
+// Probe is [inbox.Prober]'s.
+func (tx *Tx) Probe(_ context.Context, f func() error) error {
+	tx.db.mu.Lock()
+	savepoint, err := len(tx.undo), tx.usable()
+	tx.db.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if !tx.probing {
+		tx.probing, tx.probed = true, savepoint
+	}
+	err = f()
+	if err == nil && tx.late {
+		err = ErrRefused
+	}
+	if err == nil {
+		return nil
+	}
+	return cmp.Or(tx.rollBackTo(savepoint), err)
+}
+
+// TakeBack is [inbox.Prober]'s.
+func (tx *Tx) TakeBack(context.Context) error {
+	if !tx.probing {
+		return nil
+	}
+	tx.probing = false
+	return tx.rollBackTo(tx.probed)
 }
 
 // Admit is [inbox.Tx]'s. IDs are locked in their order, so that two
@@ -700,7 +777,7 @@ func (tx *Tx) Admit(ctx context.Context, as []inbox.Admission) ([]inbox.Verdict,
 		}
 		switch {
 		case !ok:
-			tx.ids[key] = memory{dead: a.Dead, digest: a.Digest}
+			change(tx, tx.ids, key, memory{dead: a.Dead, digest: a.Digest})
 		case a.Digest != known.digest && a.Digest != (inbox.Digest{}) && known.digest != (inbox.Digest{}):
 			out[i] = inbox.Collision
 		default:
@@ -747,6 +824,10 @@ func (tx *Tx) Commit(_ context.Context, settled []inbox.Settled) error {
 
 // commit commits the transaction's own, and what more does.
 func (tx *Tx) commit(more func(*data)) error {
+	if tx.late {
+		tx.Rollback(context.Background())
+		return ErrRefused
+	}
 	return tx.end(func(d *data) {
 		more(d)
 		for k, n := range tx.values {

@@ -18,6 +18,9 @@ type StoreWorld[T any] struct {
 	New func() inbox.Store[T]
 	// Effect makes one row under the key, with the handed transaction.
 	Effect func(ctx context.Context, tx T, key string) error
+	// Refuse is a statement that the database refuses, and RefuseLate one that it
+	// refuses at COMMIT.
+	Refuse, RefuseLate func(ctx context.Context, tx T) error
 	// Effects are the keys of the committed rows, repeats included, in any order.
 	Effects func() []string
 	// Letters is how many dead letters are kept.
@@ -62,6 +65,10 @@ func TestStore[T any](t *testing.T, world func(t *testing.T) StoreWorld[T]) {
 		{"LettersOfOthersPartitionsAreLeft", (*storeTest[T]).redrivesOwn},
 		{"ChecksumsWrap", (*storeTest[T]).wraps},
 		{"ReleaseClearsOnlyOwnClaims", (*storeTest[T]).releases},
+		{"ProbeThatFailsIsTakenBackAlone", (*storeTest[T]).probes},
+		{"ProbeIsJudgedAsByCommit", (*storeTest[T]).judges},
+		{"TakeBackLeavesWhatWasBefore", (*storeTest[T]).takesBack},
+		{"ProbeThatIsTakenBackHoldsNobodyUp", (*storeTest[T]).probesUnlock},
 		{"ClaimEndsAnOlderClaimsTransaction", (*storeTest[T]).endsZombie},
 	} {
 		t.Run(c.name, func(t *testing.T) {

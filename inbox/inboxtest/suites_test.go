@@ -12,8 +12,10 @@ func TestMemoryStore(t *testing.T) {
 	inboxtest.TestStore(t, func(t *testing.T) inboxtest.StoreWorld[*inboxtest.Tx] {
 		db := inboxtest.NewDB()
 		return inboxtest.StoreWorld[*inboxtest.Tx]{
-			New:    func() inbox.Store[*inboxtest.Tx] { return db.NewStore() },
-			Effect: func(ctx context.Context, tx *inboxtest.Tx, key string) error { return tx.Add(ctx, key, 1) },
+			New:        func() inbox.Store[*inboxtest.Tx] { return db.NewStore() },
+			Effect:     func(ctx context.Context, tx *inboxtest.Tx, key string) error { return tx.Add(ctx, key, 1) },
+			Refuse:     func(_ context.Context, tx *inboxtest.Tx) error { return tx.Refuse() },
+			RefuseLate: func(_ context.Context, tx *inboxtest.Tx) error { tx.RefuseLate(); return nil },
 			Effects: func() (keys []string) {
 				for k, n := range db.Values() {
 					for range n {

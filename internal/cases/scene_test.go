@@ -243,7 +243,7 @@ func (s *scene) try(routes ...string) (daemon.Result, error) {
 var quiet = slog.New(slog.DiscardHandler)
 
 // alone settles n messages by a table's loop, without anybody who looks on: a daemon asks the database for its own sake.
-func (s *scene) alone(n int64, cfg postgres.TableConfig) {
+func (s *scene) alone(n int64, cfg postgres.TableConfig, edit ...func(*inbox.Config[pgx.Tx])) {
 	s.t.Helper()
 	ctx := within(s.t)
 	pool, err := pgxpool.New(ctx, s.via)
@@ -258,7 +258,7 @@ func (s *scene) alone(n int64, cfg postgres.TableConfig) {
 	source, err := kafka.NewSource(kafka.SourceConfig{Brokers: s.brokers, Topics: []string{s.topic}, Group: s.topic, Start: kafka.StartEarliest(), Logger: quiet})
 	must(s.t, err)
 	settled, drain := int64(0), func() {}
-	in, err := inbox.New(inbox.Config[pgx.Tx]{
+	c := inbox.Config[pgx.Tx]{
 		Consumer: s.topic, Source: source, Store: postgres.NewInboxStore(pool, postgres.InboxConfig{Table: table}), Effect: table, Memory: table.Memory(), OwnIDs: table.OwnIDs(),
 		Logger: quiet, Reread: time.Hour, Batch: inbox.BatchLimits{Messages: int(n), Bytes: 64 << 20, Time: limit},
 		Observe: inbox.Observer{Settled: func(_ semel.Partition, a inbox.Accounts) {
@@ -266,7 +266,11 @@ func (s *scene) alone(n int64, cfg postgres.TableConfig) {
 				drain()
 			}
 		}},
-	})
+	}
+	for _, e := range edit {
+		e(&c)
+	}
+	in, err := inbox.New(c)
 	must(s.t, err)
 	drain = in.Drain
 	must(s.t, in.Run(ctx))

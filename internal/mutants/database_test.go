@@ -74,9 +74,9 @@ var database = []mutant{
 	{
 		guard: "postgres: watermark moved in the transaction of the effect",
 		edits: []edit{{pgTx, `	var b pgx.Batch
-	for _, sql := range t.atCommit {`, `	var b pgx.Batch
+	if t.probing {`, `	var b pgx.Batch
 	b.Queue("COMMIT")
-	for _, sql := range t.atCommit {`}},
+	if t.probing {`}},
 		pkg: pg, tests: []string{"TestTriggerThatSwallowsTheWatermarkIsNoCommit"},
 	},
 	{

@@ -194,7 +194,7 @@ var machine = []mutant{
 	},
 	{
 		guard: "admission in the transaction of the effect",
-		edits: []edit{{memory, `			tx.ids[key] = memory{dead: a.Dead, digest: a.Digest}`, `			tx.ids[key] = memory{dead: a.Dead, digest: a.Digest}
+		edits: []edit{{memory, `			change(tx, tx.ids, key, memory{dead: a.Dead, digest: a.Digest})`, `			change(tx, tx.ids, key, memory{dead: a.Dead, digest: a.Digest})
 			tx.db.mu.Lock()
 			tx.db.data.ids[key] = tx.ids[key]
 			tx.db.mu.Unlock()`}},
