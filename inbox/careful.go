@@ -16,6 +16,7 @@ import (
 const (
 	suspectClaims = 3   // unclean ones in a row make a lane careful
 	deadlyTrials  = 3   // recorded deaths bury
+	endedTrials   = 10  // so do sessions that were ended by command, which somebody else may have done
 	carefulPoll   = 100 // messages a turn, while each is a transaction or two
 )
 
@@ -24,6 +25,7 @@ type suspicion struct {
 	careful int    // messages still to be tried alone
 	trial   *Trial // as the row has it
 	felled  trouble
+	ended   int // of felled: by command
 }
 
 // count counts what the last owner of a row has left behind; lag: there was
@@ -149,7 +151,7 @@ func (l *lane[T]) trial(ctx context.Context, s stretch) error {
 	if t.Deaths >= deadlyTrials {
 		return l.condemn(ctx, b, fmt.Sprintf("%d processes that tried it alone died", t.Deaths), "", t.Deaths)
 	}
-	if p.felled.offset == s.from && p.felled.attempts >= deadlyTrials {
+	if n := p.felled.attempts; p.felled.offset == s.from && (n-p.ended >= deadlyTrials || n >= endedTrials) {
 		return l.condemn(ctx, b, "the session that tried it alone was lost each time", "", p.felled.attempts)
 	}
 	t.Running = true
@@ -175,20 +177,26 @@ func (l *lane[T]) record(ctx context.Context, f func(context.Context) error) err
 	return f(ctx)
 }
 
-// felled counts sessions that a message alone has cost. A server that is full, or
+// felled counts sessions that a message alone has cost. One that was ended by command
+// may have been by the message itself, through a function, or by a stranger who ends
+// sessions: that takes longer to tell. A server that is full, or
 // was demoted, or is shut down by somebody says so, and no message is to blame.
 func (l *lane[T]) felled(p *part, at int64, err error) {
 	f := asFailure(err)
 	if f == nil || f.class != ClassOutage || f.source != "database" || f.tx == nil {
 		return
 	}
-	if code, _ := f.tx.Describe(f.err); code != "" && code != "57P02" && !strings.HasPrefix(code, "08") {
+	code, _ := f.tx.Describe(f.err)
+	if code != "" && code != "57P01" && code != "57P02" && !strings.HasPrefix(code, "08") {
 		return
 	}
 	if p.felled.offset != at {
-		p.felled = trouble{offset: at}
+		p.felled, p.ended = trouble{offset: at}, 0
 	}
 	p.felled.attempts++
+	if code == "57P01" {
+		p.ended++
+	}
 }
 
 // condemn buries a message without looking into it.

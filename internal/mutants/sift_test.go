@@ -57,4 +57,9 @@ var sifts = []mutant{
 `, ``}},
 		pkg: pg, tests: []string{"TestManyBadRowsOverflowNoSession/insert"},
 	},
+	{
+		guard: "careful: sessions that are ended by command count",
+		edits: []edit{{"inbox/careful.go", ` && code != "57P01" && code`, ` && code`}},
+		pkg:   pg, tests: []string{"TestAMessageThatEndsItsOwnSessionIsBuried"},
+	},
 }
