@@ -156,7 +156,7 @@ func (b *tableBench) isolate(items []inbox.Item) error {
 }
 
 func (b *tableBench) rows(table string) string {
-	return b.ask(`SELECT jsonb_agg((to_jsonb(t) - 'gone') || jsonb_build_object('gone', gone IS NOT NULL) ORDER BY t.k, t.u, t.v, t.w, t.bal)::text FROM ` + table + ` t`)
+	return b.ask(`SELECT jsonb_agg((to_jsonb(t) - 'gone') || jsonb_build_object('gone', gone IS NOT NULL) ORDER BY t.k, t.u, t.v, t.w, t.bal, t.ver)::text FROM ` + table + ` t`)
 }
 
 // Wherever a stream is cut into batches, the rows, outcomes and dead letters are
