@@ -179,8 +179,10 @@ var database = []mutant{
 	},
 	{
 		guard: "inbox: what a failed Apply said of its other messages is forgotten",
-		edits: []edit{{attempt, `if err != nil { // what it said of others`, `if false { // what it said of others`}},
-		tests: []string{"TestVerdictsOfAnApplyThatFailedAreForgotten"},
+		edits: []edit{{attempt, `		if err != nil {
+			it.retry()`, `		if err != nil {
+			_ = it.retry`}},
+		tests: []string{"TestVerdictsOfAnApplyThatFailedAreForgotten", "TestWhatAFailedApplySaysOfMessagesCountsForNothing/separable_false"},
 	},
 	{
 		guard: "postgres: the index that guards the key still stands",

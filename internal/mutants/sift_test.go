@@ -35,13 +35,6 @@ var sifts = []mutant{
 		tests: []string{"TestWhoHasAttemptsLeftWaitsWhileOthersAreSifted"},
 	},
 	{
-		guard: "what a failed Apply says of messages counts for nothing",
-		edits: []edit{{attempt, `		if err != nil {
-			it.retry()`, `		if err != nil {
-			_ = it.retry`}},
-		tests: []string{"TestWhatAFailedApplySaysOfMessagesCountsForNothing/separable_false"},
-	},
-	{
 		guard: "postgres: a probe is judged as COMMIT would",
 		edits: []edit{{probe, `SAVEPOINT semel_judge; SET CONSTRAINTS ALL IMMEDIATE; ROLLBACK`, `SAVEPOINT semel_judge; ROLLBACK`}},
 		pkg:   pg, tests: []string{"TestStoreSuite/ProbeIsJudgedAsByCommit"},
