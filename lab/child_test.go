@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func beChild(text string) int {
 		}
 		os.Exit(3) // the parent is gone
 	}()
-	seen := 0
+	var seen atomic.Int64 // by all lanes
 	pass := func(at step) {
 		if s.Loud {
 			say(string(at))
@@ -57,7 +58,7 @@ func beChild(text string) int {
 		if at != s.StopAt {
 			return
 		}
-		if seen++; seen == max(s.Nth, 1) {
+		if seen.Add(1) == int64(max(s.Nth, 1)) {
 			say(sayStopped)
 			<-goOn
 		}

@@ -133,3 +133,34 @@ func TestKillsBuryNobody(t *testing.T) {
 		t.Errorf("buried: %q", got)
 	}
 }
+
+// Eight lanes in one process and a message that kills it. Between the deaths strangers
+// kill it with other messages in hand, and once it is stopped cleanly.
+func TestOnlyTheMessageThatKillsIsBuried(t *testing.T) {
+	t.Parallel()
+	const lanes, deadly = 8, "m-75" // in the middle of a partition
+	w := newWorld(t, lanes, func(s *spec) { s.Deadly, s.Lanes, s.Batch = deadly, lanes, 20 })
+	w.sendAll(50)
+	for round := 0; ; round++ {
+		if round > 12 {
+			t.Fatal("it isn't found")
+		}
+		c := w.spawn() // dies of the message, or is done
+		if w.over(c) {
+			c.drain()
+			break
+		}
+		k := w.spawn(stopAt(claimed, 1))
+		k.says(sayStopped)
+		if round == 1 {
+			k.signal(syscall.SIGTERM)
+			must(t, k.tell())
+			<-k.gone // stopped, or dead of the message
+		}
+		k.kill()
+	}
+	if got := w.letters("crash"); len(got) != 1 {
+		t.Errorf("buried: %q", got)
+	}
+	w.once(deadly)
+}
