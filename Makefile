@@ -67,6 +67,11 @@ test-connect: ## changes of a real Debezium connector, and a JDBC sink to take o
 test-kafka: ## the same suites on a real Apache Kafka, started for it
 	scripts/kafka/kafka.sh with $(with_postgres) $(GO) test -shuffle=on -count=1 $(TEST_FLAGS) $(KAFKA_PKGS)
 
+.PHONY: test-cluster
+test-cluster: ## routes on a real Apache Kafka of three nodes that are killed, the leaders first
+	scripts/setup.sh go postgres java maven
+	KAFKA_HEAP=256m scripts/kafka/kafka.sh with-cluster $(with_postgres) $(GO) test -tags cluster -count=1 -timeout 30m $(TEST_FLAGS) -run Cluster ./internal/cases
+
 .PHONY: test-real-data
 test-real-data: ## real input, whole: SEMEL_REAL_DATA=folder that holds it
 	@[[ -n "$${SEMEL_REAL_DATA:-}" ]] || { echo "SEMEL_REAL_DATA is not set: the folder of flights, webhooks and hard lines" >&2; exit 1; }
@@ -97,7 +102,7 @@ deploy: ## what deploy/ has, read by the tools it is for: Docker's, systemd's, P
 lint: ## vet (for macOS too), gofumpt, staticcheck
 	$(GO) vet ./...
 	GOOS=darwin $(GO) vet ./...
-	$(GO) vet -tags pgbouncer,connect ./internal/cases
+	$(GO) vet -tags pgbouncer,connect,cluster ./internal/cases
 	cd bench && $(GO) vet ./...
 	@unformatted=$$($(GO) run $(GOFUMPT) -l .); if [[ -n $$unformatted ]]; then echo "not gofumpt's form (make fmt):"; echo "$$unformatted"; exit 1; fi
 	$(GO) run $(STATICCHECK) ./...

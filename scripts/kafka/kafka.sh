@@ -9,6 +9,7 @@
 #   kafka.sh wipe DATA                  kill, and remove the folder
 #   kafka.sh status DATA                is it running?
 #   kafka.sh with COMMAND...            fetch, start one in a new folder, run COMMAND with SEMEL_TEST_KAFKA set, wipe
+#   kafka.sh with-cluster COMMAND...    the same with three nodes, whose folder is SEMEL_TEST_KAFKA_CLUSTER
 #
 # The node of `with` has a second listener, behind TLS and SASL (user semel, password secret, PLAIN and SCRAM):
 # SEMEL_TEST_KAFKA_SECURE is its address, SEMEL_TEST_KAFKA_CA the file of its certificate.
@@ -188,7 +189,7 @@ launch() {
 
 # await NODE N waits until the node answers clients and knows N live brokers.
 await() {
-	local deadline=$((SECONDS + 90)) port
+	local deadline=$((SECONDS + 300)) port
 	port=$(cat "$1/port")
 	until (($(known_brokers "$port") >= $2)); do
 		pid_of "$1" >/dev/null || fail "the node ended: $(tail -n 20 "$1/server.log")"
@@ -282,10 +283,11 @@ status() {
 	return $up
 }
 
-with() {
+# new_data names a folder for one run, which is wiped when the script ends.
+new_data() {
 	fetch
 	mkdir -p "$cache/kafka"
-	local old data
+	local old
 	for old in "$cache"/kafka/with-*; do # of runs that were killed
 		if [[ -d $old ]] && ! kill -0 "${old##*-}" 2>/dev/null; then wipe "$old"; fi
 	done
@@ -293,6 +295,21 @@ with() {
 	trap 'wipe "$cache/kafka/with-$$"' EXIT
 	trap 'exit 130' INT
 	trap 'exit 143' TERM
+}
+
+with_cluster() {
+	new_data
+	# Three nodes on a busy machine: one that is only slow must not be taken for dead.
+	KAFKA_PROPERTIES+=$'\nbroker.session.timeout.ms=9000\nbroker.heartbeat.interval.ms=2000'
+	SEMEL_TEST_KAFKA=$(start_cluster "$data")
+	SEMEL_TEST_KAFKA_CLUSTER=$data
+	export SEMEL_TEST_KAFKA SEMEL_TEST_KAFKA_CLUSTER
+	say "SEMEL_TEST_KAFKA=$SEMEL_TEST_KAFKA"
+	"$@"
+}
+
+with() {
+	new_data
 	SEMEL_TEST_KAFKA=$(start "$data" "" secure)
 	SEMEL_TEST_KAFKA_SECURE=127.0.0.1:$(cat "$data/secure-port")
 	SEMEL_TEST_KAFKA_CA=$data/ca.pem
@@ -317,6 +334,10 @@ status) status "${2:?DATA}" ;;
 with)
 	shift
 	with "${@:?COMMAND}"
+	;;
+with-cluster)
+	shift
+	with_cluster "${@:?COMMAND}"
 	;;
 *)
 	sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}" >&2
