@@ -292,28 +292,22 @@ type Group struct {
 
 // Group describes a group; one that isn't there is Dead.
 func (a *Admin) Group(ctx context.Context, group string) (Group, error) {
-	gs, err := coordinated(ctx, func() (kadm.DescribedGroups, error) {
-		gs, err := a.adm.DescribeGroups(ctx, group)
-		if err == nil {
-			err = gs.Error()
-		}
-		return gs, err
+	var state string
+	ms, err := coordinated(ctx, func() (ms []inbox.Member, err error) {
+		state, ms, err = describe(ctx, a.adm, group)
+		return ms, err
 	})
-	if errors.Is(err, kerr.GroupIDNotFound) {
-		return Group{State: "Dead"}, nil
-	}
 	if err != nil {
 		return Group{}, fmt.Errorf("group %s: %w", group, err)
 	}
-	g := gs[group]
 	var foreign []string
-	for _, m := range g.Members {
-		ours := m.ClientID == clientID || strings.HasPrefix(m.ClientID, clientID+"-") // see process
-		if !ours && !slices.Contains(foreign, m.ClientID) {
-			foreign = append(foreign, m.ClientID)
+	for _, m := range ms {
+		ours := m.Process == clientID || strings.HasPrefix(m.Process, clientID+"-") // see process
+		if !ours && !slices.Contains(foreign, m.Process) {
+			foreign = append(foreign, m.Process)
 		}
 	}
-	return Group{State: g.State, Members: len(g.Members), Foreign: foreign}, nil
+	return Group{State: state, Members: len(ms), Foreign: foreign}, nil
 }
 
 // coordinated asks again while there is no coordinator: a cluster makes the topic

@@ -54,9 +54,16 @@ type SourceConfig struct {
 	Start    Start
 
 	// Instance makes the member a static one: a process that comes back under
-	// the same name takes its place without a rebalance. Two living processes
-	// under one name fence each other.
+	// the same name takes its place without a rebalance. Of two living processes
+	// under one name the first is put out, and Poll answers an [inbox.HaltError]
+	// there; with ServerSide the second waits until the first is gone.
 	Instance string
+	// ServerSide makes the group one whose coordinator assigns (KIP-848,
+	// group.protocol=consumer to Kafka's own client). It wants Kafka 4; Poll says so
+	// of a broker that has no such groups. A group of the other kind is taken over,
+	// with its offsets, once it has no members. The session is as long as the broker
+	// says then (group.consumer.session.timeout.ms, 45 s), not SessionTimeout.
+	ServerSide bool
 	// SessionTimeout is how long the group waits for a sign of life. Default
 	// 10 s. Longer: the partitions of a killed process stand still for longer.
 	SessionTimeout time.Duration

@@ -12,9 +12,13 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
+	"github.com/semelhq/semel/internal/devenv"
 	"github.com/semelhq/semel/internal/testenv"
 	"github.com/semelhq/semel/kafka"
 )
@@ -344,6 +348,78 @@ func TestAStaticMemberComesBackInItsPlaceAndLeavesForGood(t *testing.T) {
 		if m.InstanceID != nil && *m.InstanceID == "one" {
 			t.Error("a clean stop leaves the static member behind")
 		}
+	}
+}
+
+// Under the protocol of a Kafka that knows no topic IDs everything is known by its name.
+func TestAnOlderProtocolIsEnough(t *testing.T) {
+	t.Parallel()
+	for name, versions := range map[string]*kversion.Versions{"2.4": kversion.V2_4_0(), "2.7": kversion.V2_7_0()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokers, topic := testenv.Brokers(t), testenv.Topic(t, 2)
+			_, adm := foreign(t, brokers)
+			fill(t, brokers, topic, 30, 0, 1)
+			s := source(t, brokers, topic, topic, func(c *kafka.SourceConfig) { c.Options = append(c.Options, kgo.MaxVersions(versions)) })
+			r := read(t, s)
+			r.until("all is read", 100, func() bool { return len(r.got) == 60 })
+			for _, run := range r.runs {
+				if run.TopicID != (semel.TopicID{}) {
+					t.Fatalf("topic ID %s: the fault didn't fire", run.TopicID)
+				}
+			}
+			must(t, s.Confirm(within(t)))
+			must(t, s.Sign(within(t), ack(topic, 0, 7, "signed")))
+			s.Ack(ack(topic, 0, 30, "n"))
+			eventually(t, "it is acked", func() bool { at, note := committed(t, adm, topic, topic, 0); return at == 30 && note == "n" })
+			end, err := s.EpochEnd(within(t), part(topic, 0), r.runs[0].Epochs[0].Number)
+			must(t, err)
+			if end.End != 30 {
+				t.Errorf("the epoch ends at %+v", end)
+			}
+			must(t, s.Leave(within(t)))
+		})
+	}
+}
+
+// Who has been replaced under its own name is told for good.
+func TestAReplacedStaticMemberHalts(t *testing.T) {
+	t.Parallel()
+	brokers, topic := testenv.Brokers(t), testenv.Topic(t, 2)
+	static := func(c *kafka.SourceConfig) { c.Instance = "one"; c.SessionTimeout = 6 * time.Second }
+	a := source(t, brokers, topic, topic, static)
+	ra := read(t, a)
+	ra.until("it is assigned", 0, func() bool { return len(ra.next) == 2 })
+	b := source(t, brokers, topic, topic, static)
+	rb := read(t, b)
+	rb.until("the next one has all", 0, func() bool { return len(rb.next) == 2 })
+	var halt *inbox.HaltError
+	for ctx := within(t); ; {
+		_, err := a.Poll(ctx, 0)
+		if ctx.Err() != nil {
+			t.Fatal("it was never told")
+		}
+		if errors.As(err, &halt) {
+			break
+		}
+	}
+	if halt.Kind != "instance" || !errors.Is(halt.Err, kerr.FencedInstanceID) {
+		t.Errorf("%+v", halt)
+	}
+	must(t, a.Leave(within(t)))
+	must(t, b.Confirm(within(t)))
+}
+
+func TestABrokerWithoutGroupsThatItAssignsIsRefused(t *testing.T) {
+	t.Parallel()
+	b, err := devenv.StartBroker(within(t), devenv.BrokerConfig{Topics: map[string]int32{"t": 1}, Versions: kversion.V3_9_0()})
+	must(t, err)
+	t.Cleanup(b.Close)
+	s := source(t, []string{b.Addr()}, "g", "t", serverSide)
+	_, err = s.Poll(within(t), 1)
+	var halt *inbox.HaltError
+	if !errors.As(err, &halt) || halt.Kind != "group-protocol" {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -24,6 +26,8 @@ type member struct {
 	quit chan struct{} // we are leaving: nobody waits for Poll any more
 	once sync.Once
 	done chan struct{}
+
+	replaced atomic.Bool // another process has this one's instance name
 }
 
 // newPartitions is within how long new partitions of a topic are found.
@@ -45,12 +49,19 @@ func (s *Source) join(ctx context.Context) error {
 			return err
 		}
 	}
+	balancer := kgo.CooperativeStickyBalancer()
+	if s.cfg.ServerSide {
+		if err := s.serverSide(ctx); err != nil {
+			return err
+		}
+		balancer = kgo.StickyBalancer() // the coordinator's uniform one
+	}
 	m := &member{s: s, quit: make(chan struct{}), done: make(chan struct{})}
 	opts := append(slices.Clone(s.cfg.Options),
 		kgo.SeedBrokers(s.cfg.Brokers...),
 		kgo.ClientID(process()),
 		kgo.ConsumerGroup(s.cfg.Group),
-		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.Balancers(balancer),
 		kgo.DisableAutoCommit(),
 		kgo.SessionTimeout(s.cfg.SessionTimeout),
 		kgo.RebalanceTimeout(s.cfg.RebalanceTimeout),
@@ -72,6 +83,9 @@ func (s *Source) join(ctx context.Context) error {
 	}
 	if s.cfg.Instance != "" {
 		opts = append(opts, kgo.InstanceID(s.cfg.Instance))
+	}
+	if s.cfg.ServerSide {
+		opts = append(opts, kgo.ServerSideBalancer())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,8 +191,17 @@ func (m *member) errors() {
 				m.s.log.Warn("out of step with the group; joining again", "group", m.s.cfg.Group, "error", e.Err)
 				continue
 			}
+			err := fmt.Errorf("group %s: %w", m.s.cfg.Group, e.Err)
+			if errors.Is(e.Err, kerr.FencedInstanceID) { // for good: the client would ask for ever
+				m.replaced.Store(true)
+				err = &inbox.HaltError{
+					Kind: "instance", Why: fmt.Sprintf("another process has joined group %s as %q and taken this one's place", m.s.cfg.Group, m.s.cfg.Instance),
+					Hint: "give every process an instance_id of its own",
+					Err:  err,
+				}
+			}
 			m.s.mu.Lock()
-			m.s.failed("group", fmt.Errorf("group %s: %w", m.s.cfg.Group, e.Err), !retriable(e.Err))
+			m.s.failed("group", err, !retriable(e.Err))
 			m.s.mu.Unlock()
 		}
 	}
@@ -187,7 +210,8 @@ func (m *member) errors() {
 // outOfStep are answers of a coordinator that passes by joining again, or soon.
 func outOfStep(err error) bool {
 	return errors.Is(err, kerr.RebalanceInProgress) || errors.Is(err, kerr.IllegalGeneration) ||
-		errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.MemberIDRequired)
+		errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.MemberIDRequired) ||
+		errors.Is(err, kerr.StaleMemberEpoch) || errors.Is(err, kerr.FencedMemberEpoch)
 }
 
 // retriable is also what has no Kafka error in it: a connection's.
@@ -202,7 +226,7 @@ func (m *member) leave(ctx context.Context) error {
 		close(m.quit)
 		id, _ := m.cl.GroupMetadata()
 		err = m.cl.LeaveGroupContext(ctx)
-		if i := m.s.cfg.Instance; i != "" && id != "" { // the client leaves a static member's place to it
+		if i := m.s.cfg.Instance; i != "" && id != "" && !m.replaced.Load() { // the client leaves a static member's place to it
 			err = errors.Join(err, m.s.evict(ctx, id, &i))
 		}
 		m.cl.Close()
@@ -252,22 +276,42 @@ func process() string {
 
 // Members names the processes of members that are semel's.
 func (s *Source) Members(ctx context.Context) ([]inbox.Member, error) {
-	gs, err := s.adm.DescribeGroups(ctx, s.cfg.Group)
-	if err == nil {
-		err = gs.Error()
-	}
-	if errors.Is(err, kerr.GroupIDNotFound) {
-		return nil, nil
-	}
+	_, ms, err := describe(ctx, s.adm, s.cfg.Group)
 	if err != nil {
 		return nil, fmt.Errorf("members of group %s: %w", s.cfg.Group, err)
 	}
-	var out []inbox.Member
-	for _, m := range gs[s.cfg.Group].Members {
-		out = append(out, inbox.Member{ID: m.MemberID, Process: m.ClientID})
-	}
-	return out, nil
+	return ms, nil
 }
+
+// describe answers a group's state in the broker's words and its members, of
+// whichever kind the group is; one that isn't there is Dead.
+func describe(ctx context.Context, adm *kadm.Client, group string) (state string, ms []inbox.Member, err error) {
+	gs, err := adm.DescribeGroups(ctx, group)
+	if err == nil {
+		err = gs.Error()
+	}
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		return "", nil, err
+	}
+	for _, m := range gs[group].Members {
+		ms = append(ms, inbox.Member{ID: m.MemberID, Process: m.ClientID})
+	}
+	if state = gs[group].State; err == nil && state != dead {
+		return state, ms, nil
+	}
+	// To this question a group whose coordinator assigns isn't there.
+	cs, err := adm.DescribeConsumerGroups(ctx, group)
+	if c, ok := cs[group]; ok && err == nil && c.Err == nil {
+		for _, m := range c.Members {
+			ms = append(ms, inbox.Member{ID: m.MemberID, Process: m.ClientID})
+		}
+		return c.State, ms, nil
+	}
+	return dead, nil, nil
+}
+
+// dead is the state of a group that isn't there.
+const dead = "Dead"
 
 // Evict makes members leave; those that the group doesn't know are gone already.
 func (s *Source) Evict(ctx context.Context, members []string) error {
@@ -297,30 +341,64 @@ func (s *Source) evict(ctx context.Context, id string, instance *string) error {
 			err = kerr.ErrorForCode(m.ErrorCode)
 		}
 	}
-	if errors.Is(err, kerr.UnknownMemberID) {
+	switch {
+	case errors.Is(err, kerr.UnknownMemberID) && s.cfg.ServerSide:
+		return s.evictServerSide(ctx, id)
+	case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.FencedInstanceID): // gone, or replaced
 		return nil
 	}
 	return err
 }
 
-// Confirm sends a heartbeat. While the group is rebalancing this process is still
-// a member.
+// serverSide says whether the broker has groups whose coordinator assigns. The
+// client would take the other kind without a word.
+func (s *Source) serverSide(ctx context.Context) error {
+	vs, err := s.adm.ApiVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("versions: %w", err)
+	}
+	for _, v := range vs.Sorted() {
+		if v.Err != nil { // one that is down
+			continue
+		}
+		if _, highest, ok := v.KeyVersions(kmsg.ConsumerGroupHeartbeat.Int16()); !ok || highest < 1 {
+			return &inbox.HaltError{
+				Kind: "group-protocol", Why: fmt.Sprintf("broker %d has no groups of protocol consumer", v.NodeID),
+				Hint: "Kafka 4 has; group_protocol: classic works everywhere",
+			}
+		}
+	}
+	return nil
+}
+
+// evictServerSide says goodbye in the name of a member.
+func (s *Source) evictServerSide(ctx context.Context, id string) error {
+	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+	req.Group, req.MemberID, req.MemberEpoch = s.cfg.Group, id, -1
+	resp, err := req.RequestWith(ctx, s.cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.GroupIDNotFound) {
+		return nil
+	}
+	return err
+}
+
+// Confirm sends a heartbeat, or, where the coordinator assigns, asks for offsets as
+// a member: a heartbeat would take an answer away from the client. While the group
+// is rebalancing this process is still a member.
 func (s *Source) Confirm(ctx context.Context) error {
 	for try := 0; ; try++ {
 		id, generation, instance := s.as()
 		if id == "" || generation < 0 {
 			return fmt.Errorf("group %s: %w", s.cfg.Group, ErrNotMember)
 		}
-		req := kmsg.NewPtrHeartbeatRequest()
-		req.Group, req.MemberID, req.Generation, req.InstanceID = s.cfg.Group, id, generation, instance
-		resp, err := req.RequestWith(ctx, s.cl)
-		if err == nil {
-			err = kerr.ErrorForCode(resp.ErrorCode)
-		}
+		err := s.beat(ctx, id, generation, instance)
 		switch {
 		case err == nil, errors.Is(err, kerr.RebalanceInProgress):
 			return nil
-		case errors.Is(err, kerr.IllegalGeneration) && try < 20:
+		case (errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.StaleMemberEpoch)) && try < 20:
 			// A rebalance is ending at this moment: its answer is on the way.
 			if err := pause(ctx, 50*time.Millisecond); err != nil {
 				return err
@@ -331,6 +409,32 @@ func (s *Source) Confirm(ctx context.Context) error {
 			return fmt.Errorf("group %s: confirm: %w", s.cfg.Group, err)
 		}
 	}
+}
+
+func (s *Source) beat(ctx context.Context, id string, generation int32, instance *string) error {
+	if s.cfg.ServerSide {
+		req := kmsg.NewPtrOffsetFetchRequest()
+		g := kmsg.NewOffsetFetchRequestGroup()
+		g.Group, g.MemberID, g.MemberEpoch = s.cfg.Group, &id, generation
+		req.Groups = append(req.Groups, g)
+		resp, err := req.RequestWith(ctx, s.cl)
+		if err != nil {
+			return err
+		}
+		for _, g := range resp.Groups {
+			if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	req := kmsg.NewPtrHeartbeatRequest()
+	req.Group, req.MemberID, req.Generation, req.InstanceID = s.cfg.Group, id, generation, instance
+	resp, err := req.RequestWith(ctx, s.cl)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(resp.ErrorCode)
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -13,7 +13,13 @@ import (
 	"github.com/semelhq/semel/kafka"
 )
 
-func TestSourceIsASource(t *testing.T) {
+func TestSourceIsASource(t *testing.T) { isASource(t) }
+
+func TestASourceWhoseCoordinatorAssignsIsASource(t *testing.T) { isASource(t, serverSide) }
+
+func serverSide(c *kafka.SourceConfig) { c.ServerSide = true }
+
+func isASource(t *testing.T, opts ...option) {
 	t.Parallel()
 	inboxtest.TestSource(t, func(t *testing.T) inboxtest.SourceWorld {
 		brokers, topic := testenv.Brokers(t), testenv.Topic(t, 2)
@@ -22,7 +28,7 @@ func TestSourceIsASource(t *testing.T) {
 		t.Cleanup(sender.Close)
 		return inboxtest.SourceWorld{
 			Topic: topic,
-			New:   func(group string) inbox.Source { return source(t, brokers, topic+"-"+group, topic) },
+			New:   func(group string) inbox.Source { return source(t, brokers, topic+"-"+group, topic, opts...) },
 			Send: func(ms ...semel.Message) {
 				t.Helper()
 				must(t, errors.Join(sender.Send(within(t), ms)...))

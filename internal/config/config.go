@@ -109,9 +109,19 @@ type From struct {
 	KeyFormat      sink.KeyFormat
 	KeyEncoding    Format // what becomes JSON first: avro, protobuf or json-schema; "": nothing
 	KeySchema      Schema // zero: the registry's
+	GroupProtocol  GroupProtocol
 	InstanceID     string // static membership; "": none
 	SessionTimeout time.Duration
 }
+
+// GroupProtocol says who assigns partitions: a member, or the coordinator.
+type GroupProtocol string
+
+// The values of group_protocol, in the words of Kafka's own client.
+const (
+	GroupClassic  GroupProtocol = "classic"
+	GroupConsumer GroupProtocol = "consumer"
+)
 
 // Start is where a consumer without a watermark begins.
 type Start struct {

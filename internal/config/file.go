@@ -212,7 +212,7 @@ func (r *reader) failPath(path, what, hint string) {
 func (r *reader) route(n *yaml.Node, at string) Route {
 	t := Route{
 		Path:      at,
-		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, SessionTimeout: 10 * time.Second},
+		From:      From{Start: Start{Mode: StartGroup}, Concurrency: 1, GroupProtocol: GroupClassic, SessionTimeout: 10 * time.Second},
 		Guarantee: EffectivelyOnce, Format: FormatJSON, Envelope: EnvelopeNone, OnMissingID: MissingIDDeadLetter, OnCollision: CollisionDeadLetter, OnGap: GapGoOn,
 		To:          To{OnExists: ExistsDuplicate, OnNUL: NULDeadLetter, UnknownFields: UnknownIgnore, Evolve: EvolveNone, Tombstone: TombstoneIgnore, Query: Query{Expect: ExpectAny}},
 		Batch:       Batch{Messages: 5000, Bytes: 16 << 20, Time: 10 * time.Second},
@@ -347,12 +347,16 @@ func (r *reader) from(n *yaml.Node, at string, f *From) (keyed bool) {
 		"concurrency":     r.whole(&f.Concurrency, 1, 1024),
 		"key_format":      choice(r, &format, []string{"text", "json", "raw", string(FormatAvro), string(FormatProtobuf), string(FormatJSONSchema)}),
 		"key_schema":      r.schema(&f.KeySchema),
+		"group_protocol":  choice(r, &f.GroupProtocol, []GroupProtocol{GroupClassic, GroupConsumer}),
 		"instance_id":     r.text(&f.InstanceID),
 		"session_timeout": r.duration(&f.SessionTimeout, time.Second),
 	})
 	f.KeyFormat = map[string]sink.KeyFormat{"json": sink.KeyJSON, "raw": sink.KeyRaw}[format]
 	if encoded(Format(format)) {
 		f.KeyFormat, f.KeyEncoding = sink.KeyJSON, Format(format)
+	}
+	if f.GroupProtocol == GroupConsumer && seen["session_timeout"] != nil {
+		r.fail(target(seen["session_timeout"]), at+": session_timeout is the broker's with group_protocol: consumer", "group.consumer.session.timeout.ms, of the broker or of the group")
 	}
 	if seen["topics"] != nil && seen["topics_matching"] != nil {
 		r.fail(target(seen["topics_matching"]), at+": topics or topics_matching, not both", "")

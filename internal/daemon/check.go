@@ -494,13 +494,14 @@ func (c *check) record(r config.Route) error {
 	if err != nil {
 		return &StartError{What: "database", Err: Plain(err)}
 	}
+	var halt *inbox.HaltError
+	if errors.As(c.renamed(c.ctx, r), &halt) {
+		c.wrong(r.Path+".consumer", halt.Why, halt.Hint)
+	}
 	if !ok || was.Target == "" {
 		return nil
 	}
-	topics := slices.Sorted(slices.Values(r.From.Topics))
-	if r.From.Matching != "" {
-		topics = []string{kafka.MatchingName(r.From.Matching)}
-	}
+	topics := recordedTopics(r)
 	if now := targetName(r); was.Target != now {
 		c.wrong(r.Path+".to", fmt.Sprintf("consumer %s recorded the target %q, and this is %q: the route would halt", r.Consumer, was.Target, now), "another consumer, or run --accept-change")
 	}

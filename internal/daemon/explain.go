@@ -218,7 +218,14 @@ func (e *explainer) crash() {
 	e.say("", "4. COMMIT sent and not answered: it has happened or not. COMMIT isn't sent again; the watermark says which, and the batch is read from there.")
 	e.say("", "5. after COMMIT, before the broker is told: all has happened. The broker delivers again, and the watermark drops it.")
 	e.say("", "6. after the broker is told: nothing is left to do.")
-	e.say("", "The next process on the same host makes the dead one leave the group first; on another host its session has to end (%s).", days(e.r.From.SessionTimeout))
+	e.say("", "The next process on the same host makes the dead one leave the group first; on another host its session has to end (%s).", e.session())
+}
+
+func (e *explainer) session() string {
+	if e.r.From.GroupProtocol == config.GroupConsumer {
+		return "the broker says when, 45s by default"
+	}
+	return days(e.r.From.SessionTimeout)
 }
 
 func (e *explainer) crashAtMostOnce() {
@@ -239,13 +246,17 @@ func (e *explainer) afterwards() {
 		gap = "the route halts"
 	}
 	e.say("", "Retention that takes messages before they were read: %s.", gap)
+	cut := "a log that is cut from the cut"
+	if e.r.OnGap == config.GapHalt {
+		cut = "a log that is cut halts the route"
+	}
 	switch {
 	case e.memory == inbox.MemoryPosition:
 		e.say("", "A topic that is made anew, or a log that is cut: the route halts, for nothing tells old messages from new ones.")
 	case e.memory == inbox.MemoryTarget:
-		e.say("", "A topic that is made anew is read from its beginning, a log that is cut from the cut: the rows tell what was there.")
+		e.say("", "A topic that is made anew is read from its beginning, %s: the rows tell what was there.", cut)
 	default:
-		e.say("", "A topic that is made anew is read from its beginning (if the window covers its retention, else the route halts), a log that is cut from the cut: the IDs tell what was there.")
+		e.say("", "A topic that is made anew is read from its beginning (if the window covers its retention, else the route halts), %s: the IDs tell what was there.", cut)
 	}
 }
 

@@ -44,6 +44,11 @@ func (d *daemon) lane(ctx context.Context, r config.Route, n int, rate *inbox.Ra
 	if err != nil {
 		return nil, err
 	}
+	if !d.cfg.AcceptChange {
+		if err := d.parts.renamed(ctx, r); err != nil {
+			return nil, err
+		}
+	}
 	ids := idRule(r)
 	if table.OwnIDs() {
 		ids = semel.IDRule{Name: table.IDName(), Sent: table.SentID}
@@ -136,7 +141,7 @@ func CollectFor(memory int64) {
 func (p *parts) source(r config.Route, n, bytes int, log *slog.Logger) kafka.SourceConfig {
 	cfg := kafka.SourceConfig{
 		Brokers: p.file.Kafka.Brokers, Topics: r.From.Topics, Matching: r.From.Matching, Group: r.From.Group, Start: start(r.From.Start),
-		SessionTimeout: r.From.SessionTimeout, MaxBytes: bytes, Options: p.kafka, Logger: log,
+		ServerSide: r.From.GroupProtocol == config.GroupConsumer, SessionTimeout: r.From.SessionTimeout, MaxBytes: bytes, Options: p.kafka, Logger: log,
 	}
 	if id := r.From.InstanceID; id != "" {
 		cfg.Instance = fmt.Sprintf("%s-%d", id, n) // lanes are members of their own

@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/internal/config"
 	"github.com/semelhq/semel/kafka"
 	"github.com/semelhq/semel/postgres"
@@ -166,6 +169,48 @@ func (p *parts) consumer(ctx context.Context, name string) (c postgres.ConsumerR
 		}
 	}
 	return c, false, err
+}
+
+// renamed answers a halt where a new consumer looks like one of another name: without
+// a group's place to take over it would take every message again.
+func (p *parts) renamed(ctx context.Context, r config.Route) error {
+	if r.From.Start.Mode != config.StartGroup {
+		return nil
+	}
+	lives := func(consumer string) bool { // an error is met by the lane as well, which waits
+		rows, err := p.memory.Watermarks(ctx, consumer)
+		return err != nil || len(rows) > 0
+	}
+	all, err := p.memory.Consumers(ctx)
+	if err != nil || lives(r.Consumer) {
+		return nil
+	}
+	was := ""
+	for _, c := range all {
+		same := c.Target == targetName(r) && slices.Equal(slices.Sorted(slices.Values(c.Topics)), recordedTopics(r))
+		named := slices.ContainsFunc(p.file.Routes, func(o config.Route) bool { return o.Consumer == c.Name })
+		if same && !named && lives(c.Name) {
+			was = c.Name
+		}
+	}
+	if was == "" {
+		return nil
+	}
+	if acked, err := p.acked(ctx, r.From.Group); err != nil || len(acked) > 0 {
+		return nil // its signature says whose it is
+	}
+	return &inbox.HaltError{
+		Kind: "renamed", Why: fmt.Sprintf("consumer %s is new, and %s, which this file doesn't have, recorded the same topics and target: it would take effect again from the beginning", r.Consumer, was),
+		Hint: fmt.Sprintf("consumer: %s goes on with its memory; start: earliest, latest or a time says that a new one begins, and so does --accept-change once", was),
+	}
+}
+
+// recordedTopics are those of the route as its consumer records them.
+func recordedTopics(r config.Route) []string {
+	if r.From.Matching != "" {
+		return []string{kafka.MatchingName(r.From.Matching)}
+	}
+	return slices.Sorted(slices.Values(r.From.Topics))
 }
 
 // stable is the last stable offset of every partition of the topics.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 // BrokerConfig says which broker to start, and where.
@@ -30,6 +31,8 @@ type BrokerConfig struct {
 	Topics map[string]int32
 	// Configs are Kafka's broker settings, as kfake knows them.
 	Configs map[string]string
+	// Versions are the highest of each request that it answers, as an older Kafka does. nil: all.
+	Versions *kversion.Versions
 	// RetentionEvery is how often retention is applied. Default: a minute.
 	RetentionEvery time.Duration
 }
@@ -73,6 +76,9 @@ func StartBroker(ctx context.Context, cfg BrokerConfig) (_ *Broker, err error) {
 		kfake.ClusterID(newClusterID()), // a folder keeps its first
 		kfake.GroupMinSessionTimeout(500 * time.Millisecond),
 		kfake.BrokerConfigs(configs),
+	}
+	if cfg.Versions != nil {
+		opts = append(opts, kfake.MaxVersions(cfg.Versions))
 	}
 	if cfg.Dir != "" {
 		dir, err := makeDir(cfg.Dir)
