@@ -12,8 +12,10 @@ func TestAnExpressionHasATypeWhereItIsExact(t *testing.T) {
 	of := func(k sink.TypeKind) *sink.Type { return &sink.Type{Kind: k} }
 	types := sink.Types{
 		Value: &sink.Type{Kind: sink.TypeRecord, Fields: []sink.Field{
-			{Name: "n", Type: of(sink.TypeInt64)}, {Name: "map", Type: &sink.Type{Kind: sink.TypeMap, Elem: of(sink.TypeDate)}},
-			{Name: "in", Type: &sink.Type{Kind: sink.TypeRecord, Fields: []sink.Field{{Name: "x", Type: of(sink.TypeUUID)}}}}, {Name: "any", Type: of(sink.TypeAny)},
+			{Name: "n", Type: of(sink.TypeInt64)},
+			{Name: "map", Type: &sink.Type{Kind: sink.TypeMap, Elem: of(sink.TypeDate)}},
+			{Name: "in", Type: &sink.Type{Kind: sink.TypeRecord, Fields: []sink.Field{{Name: "x", Type: of(sink.TypeUUID)}}}},
+			{Name: "any", Type: of(sink.TypeAny)},
 		}},
 		Envelope: &sink.Type{Kind: sink.TypeRecord, Fields: []sink.Field{{Name: "op", Type: of(sink.TypeText)}}},
 	}
