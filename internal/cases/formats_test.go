@@ -356,7 +356,7 @@ func TestProtobufMayHaveItsSchemaInAFile(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "order.proto"), []byte(orderProto), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "order.desc"), set, 0o600))
 	for i, name := range []string{"order.proto", "order.desc"} {
-		s.run(s.route(fmt.Sprintf("name: r%d", i), fmt.Sprintf("consumer: TOPIC-%d", i), "format: protobuf", fmt.Sprintf("schema: {file: %q, message: shop.Order}", filepath.Join(dir, name)), "id: {fields: [value.id]}", "to: {table: o, write: insert}"))
+		s.run(s.route(fmt.Sprintf("name: r%d", i), fmt.Sprintf("consumer: TOPIC-%d", i), "from: {topics: [TOPIC], start: earliest}", "format: protobuf", fmt.Sprintf("schema: {file: %q, message: shop.Order}", filepath.Join(dir, name)), "id: {fields: [value.id]}", "to: {table: o, write: insert}"))
 		s.want(askOrder, orderRow)
 		s.exec("TRUNCATE o")
 	}
@@ -379,7 +379,7 @@ func TestRawValuesAreBytes(t *testing.T) {
 	s.run(s.route("format: raw", "id: {position: true}", "to: {table: o, write: append, columns: {at: offset, body: value}}"))
 	s.want("SELECT string_agg(at || encode(body, 'hex'), ' ' ORDER BY at) FROM o", "000ff 1 2c3a9")
 	s.exec("TRUNCATE o")
-	s.run(s.route("name: t", "consumer: TOPIC-t", "format: raw", "id: {position: true}", "to: {table: o, write: append, columns: {at: offset, body_text: value}}"))
+	s.run(s.route("name: t", "consumer: TOPIC-t", "from: {topics: [TOPIC], start: earliest}", "format: raw", "id: {position: true}", "to: {table: o, write: append, columns: {at: offset, body_text: value}}"))
 	s.want("SELECT string_agg(at || body_text, ' ' ORDER BY at) FROM o", "1 2é")
 	s.want("SELECT class FROM semel.dead_letter", "value")
 }
