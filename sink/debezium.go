@@ -2,9 +2,11 @@ package sink
 
 import (
 	"bytes"
+	"crypto/md5"
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -172,16 +174,44 @@ func (d *Debezium) key(s *debeziumScratch, o *Opened) error {
 }
 
 // What stands for a value that the source didn't send, since it is stored out of
-// line and did not change; once more as base64, for bytes.
+// line and did not change; once more as base64, for bytes, and in arrays of numbers as
+// the numbers of its bytes. In an array of UUIDs it is the UUID of that name.
 var (
-	unavailableText  = []byte("__debezium_unavailable_value")
-	unavailableBytes = []byte("X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
+	unavailableText   = []byte("__debezium_unavailable_value")
+	unavailableBytes  = []byte("X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
+	unavailableInts   = unavailableNumbers("")
+	unavailableFloats = unavailableNumbers(".0")
+	unavailableUUIDs  = unavailableUUID()
+	unavailable       = [][]byte{unavailableText, unavailableBytes, unavailableInts, unavailableFloats, unavailableUUIDs}
 )
+
+func unavailableNumbers(fraction string) []byte {
+	array := []byte{'['}
+	for i, b := range unavailableText {
+		if i > 0 {
+			array = append(array, ',')
+		}
+		array = append(strconv.AppendUint(array, uint64(b), 10), fraction...)
+	}
+	return append(array, ']')
+}
+
+// unavailableUUID is an array of one: version 3 without a name space.
+func unavailableUUID() []byte {
+	u := md5.Sum(unavailableText)
+	u[6], u[8] = u[6]&0x0f|0x30, u[8]&0x3f|0x80
+	return fmt.Appendf(nil, `["%x-%x-%x-%x-%x"]`, u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// unavailableIn says whether the stand-in is anywhere in a row: most have none.
+func unavailableIn(row []byte) bool {
+	return slices.ContainsFunc(unavailable, func(form []byte) bool { return bytes.Contains(row, form) })
+}
 
 // row is a row as the source had it: the bytes of the event, unless something in
 // them has to be converted.
 func (d *Debezium) row(o *Opened, row Value, schema *connectType) ([]byte, error) {
-	missing := bytes.Contains(row.Raw, unavailableText) || bytes.Contains(row.Raw, unavailableBytes)
+	missing := unavailableIn(row.Raw)
 	if !missing && !schema.converts() {
 		return row.Raw, nil
 	}
@@ -207,7 +237,7 @@ func (d *Debezium) row(o *Opened, row Value, schema *connectType) ([]byte, error
 // isUnavailable knows the stand-in as a text, as bytes, and as the only element
 // of an array or map.
 func isUnavailable(value []byte) bool {
-	if len(value) > 2*len(unavailableBytes)+16 {
+	if len(value) > len(unavailableFloats) {
 		return false
 	}
 	switch kindOf(value[0]) {
@@ -215,6 +245,9 @@ func isUnavailable(value []byte) bool {
 		body := value[1 : len(value)-1]
 		return bytes.Equal(body, unavailableText) || bytes.Equal(body, unavailableBytes)
 	case Array:
+		if bytes.Equal(value, unavailableInts) || bytes.Equal(value, unavailableFloats) || bytes.Equal(value, unavailableUUIDs) {
+			return true
+		}
 		n, all := 0, true
 		for e := range (Value{Kind: Array, Raw: value}).Elements() {
 			n++

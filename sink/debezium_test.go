@@ -220,7 +220,9 @@ func TestAnUnsentValueIsNotWritten(t *testing.T) {
 	t.Parallel()
 	for _, sent := range []string{
 		`"__debezium_unavailable_value"`, `"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="`,
-		`["__debezium_unavailable_value"]`, `{"__debezium_unavailable_value":"__debezium_unavailable_value"}`,
+		`[95,95,100,101,98,101,122,105,117,109,95,117,110,97,118,97,105,108,97,98,108,101,95,118,97,108,117,101]`,
+		`[95.0,95.0,100.0,101.0,98.0,101.0,122.0,105.0,117.0,109.0,95.0,117.0,110.0,97.0,118.0,97.0,105.0,108.0,97.0,98.0,108.0,101.0,95.0,118.0,97.0,108.0,117.0,101.0]`,
+		`["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]`, `["__debezium_unavailable_value"]`, `{"__debezium_unavailable_value":"__debezium_unavailable_value"}`,
 	} {
 		msg := semel.Message{Value: []byte(event("u", "null", `{"id":1,"doc":`+sent+`}`, pgSource))}
 		e := decodeError(t, debezium(t, nil, "value.id", "value.doc"), msg)

@@ -40,6 +40,7 @@ func newWorker(t *testing.T, brokers []string) *worker {
 	must(t, os.WriteFile(w.file("worker.properties"), fmt.Appendf(nil, `bootstrap.servers=%s
 key.converter=org.apache.kafka.connect.json.JsonConverter
 value.converter=org.apache.kafka.connect.json.JsonConverter
+header.converter=org.apache.kafka.connect.json.JsonConverter
 offset.storage.file.filename=%s
 offset.flush.interval.ms=600000
 plugin.discovery=service_load
