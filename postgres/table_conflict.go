@@ -31,6 +31,11 @@ func (w *tableWriter) insertKeyed(ctx context.Context, rows []*tableRow) error {
 		rows = w.firstOfKey(rows)
 		sortByKey(rows)
 	}
+	if w.p.info.others {
+		// Whether a row may stand depends on those that stand already, so that they come as
+		// they arrived. Two transactions may then wait for each other's keys: a conflict.
+		slices.SortFunc(rows, func(a, b *tableRow) int { return cmp.Compare(a.at, b.at) })
+	}
 	suspects := w.guess.suspects(rows)
 	noted := make(chan struct{})
 	go func(rows []*tableRow) { w.guess.writes(rows); close(noted) }(rows) // beside what the server does

@@ -347,3 +347,31 @@ func TestAThousandBadRowsCostFewTransactions(t *testing.T) {
 		})
 	}
 }
+
+// A trigger that looks at other rows sees those that came before, whatever their keys: a batch is what its messages are one
+// by one.
+func TestTriggersSeeRowsAsTheyCame(t *testing.T) {
+	t.Parallel()
+	for name, lines := range map[string][]string{
+		"append":             {"id: {position: true}", "to: {table: s, write: append}"},
+		"insert":             {"id: {position: true}", "to: {table: s, write: insert}"},
+		"insert, remembered": {"id: {fields: [value.k]}", "to: {table: s, write: insert}"},
+		"upsert":             {"id: {position: true}", "to: {table: s, write: upsert}"},
+	} {
+		for _, messages := range []int{1, 1000} {
+			t.Run(fmt.Sprint(name, ", batches of ", messages), func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t, 1, `CREATE TABLE s (k int PRIMARY KEY, v int);
+					CREATE FUNCTION after_two() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+						IF new.v = 1 AND EXISTS (SELECT FROM s WHERE v = 2) THEN RAISE check_violation; END IF; RETURN new; END $$;
+					CREATE TRIGGER after_two BEFORE INSERT OR UPDATE ON s FOR EACH ROW EXECUTE FUNCTION after_two()`)
+				s.send(`{"k":5,"v":1}`, `{"k":4,"v":2}`, `{"k":3,"v":1}`)
+				s.run(s.route(append([]string{fmt.Sprintf("batch: {messages: %d}", messages)}, lines...)...))
+				s.want("SELECT string_agg(k || ' ' || v, ', ' ORDER BY k) FROM s", "4 2, 5 1")
+				if got := s.dead(); got != "0/2 constraint 23514" {
+					t.Errorf("dead: %s", got)
+				}
+			})
+		}
+	}
+}
