@@ -17,10 +17,11 @@ func TestSourceIsASource(t *testing.T) { isASource(t) }
 
 func TestASourceWhoseCoordinatorAssignsIsASource(t *testing.T) { isASource(t, serverSide) }
 
-func serverSide(c *kafka.SourceConfig) { c.ServerSide = true }
+func serverSide(c *kafka.SourceConfig) { c.ServerSide, c.SessionTimeout = true, 0 }
 
 func isASource(t *testing.T, opts ...option) {
 	t.Parallel()
+	opts = append([]option{func(c *kafka.SourceConfig) { c.SessionTimeout = 2 * limit }}, opts...)
 	inboxtest.TestSource(t, func(t *testing.T) inboxtest.SourceWorld {
 		brokers, topic := testenv.Brokers(t), testenv.Topic(t, 2)
 		sender, err := kafka.NewSender(kafka.SenderConfig{Brokers: brokers, Manual: true})

@@ -45,7 +45,7 @@ func TestSource(t *testing.T, world func(t *testing.T) SourceWorld) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &sourceTest{t: t, SourceWorld: world(t)}
-			ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
 			w.ctx = ctx
 			c.test(w)
@@ -323,7 +323,7 @@ func (w *sourceTest) ends() {
 	w.join(s, 2)
 	began := time.Now()
 	w.poll(s, 100, 50*time.Millisecond)
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		w.t.Errorf("poll went on for %s", took)
 	}
 }
@@ -478,7 +478,7 @@ func (w *sourceTest) evicts() {
 	}
 	began := time.Now()
 	w.join(s, 2)
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second { // sessions should be longer
 		w.t.Errorf("it took %s", took)
 	}
 	// one that is gone already is no error

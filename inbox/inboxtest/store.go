@@ -73,7 +73,7 @@ func TestStore[T any](t *testing.T, world func(t *testing.T) StoreWorld[T]) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &storeTest[T]{t: t, StoreWorld: world(t)}
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
 			w.ctx = ctx
 			c.test(w)
