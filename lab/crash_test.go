@@ -135,7 +135,7 @@ func TestKillsBuryNobody(t *testing.T) {
 }
 
 // Eight lanes in one process and a message that kills it. Between the deaths strangers
-// kill it with other messages in hand, and once it is stopped cleanly.
+// kill it at a claim, before it has any message in hand, and once it is stopped cleanly.
 func TestOnlyTheMessageThatKillsIsBuried(t *testing.T) {
 	t.Parallel()
 	const lanes, deadly = 8, "m-75" // in the middle of a partition
