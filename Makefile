@@ -80,7 +80,7 @@ test-real-data: ## real input, whole: SEMEL_REAL_DATA=folder that holds it
 
 .PHONY: mutants
 mutants: ## the code with each guard off: the tests that are named for it must fail
-	$(with_postgres) env SEMEL_MUTANTS=1 $(GO) test -count=1 -timeout 20m -parallel 4 -run Mutant ./internal/mutants
+	$(with_postgres) env SEMEL_MUTANTS=1 $(GO) test -count=1 -timeout 40m -parallel 4 -run Mutant ./internal/mutants
 
 .PHONY: examples
 examples: .cache/python/ready ## build and run the examples, on the embedded broker and a real PostgreSQL
