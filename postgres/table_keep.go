@@ -475,7 +475,8 @@ func (p *tablePlan) combines() bool {
 // added is a relation with one row for each key: the last one's, with the sum
 // of what is added, and the highest and lowest of the sums on the way.
 func (p *tablePlan) added(omit uint64, from string) string {
-	var keys, sums, all, ends []string
+	sums := []string{"r.*"} // patches of a key may add nothing
+	var keys, all, ends []string
 	for _, k := range p.key {
 		keys = append(keys, pgx.Identifier{p.columns[k.column].name}.Sanitize())
 	}
@@ -493,7 +494,7 @@ func (p *tablePlan) added(omit uint64, from string) string {
 		all = append(all, fmt.Sprintf("semel_sum%d AS %s", i, name))
 		ends = append(ends, fmt.Sprintf("max(semel_sum%[1]d) OVER (PARTITION BY %[2]s) AS semel_high%[1]d, min(semel_sum%[1]d) OVER (PARTITION BY %[2]s) AS semel_low%[1]d", i, key))
 	}
-	return fmt.Sprintf("(SELECT DISTINCT ON (%s) semel_n, %s FROM (SELECT r.*, %s FROM %s AS r) AS r ORDER BY %s, semel_n DESC)",
+	return fmt.Sprintf("(SELECT DISTINCT ON (%s) semel_n, %s FROM (SELECT %s FROM %s AS r) AS r ORDER BY %s, semel_n DESC)",
 		key, strings.Join(append(all, ends...), ", "), strings.Join(sums, ", "), from, key)
 }
 
