@@ -176,13 +176,16 @@ func TestAnExplicitNullIsWritten(t *testing.T) {
 	}
 }
 
-// Patches of one key in a batch that add nothing, beside others that do.
+// Several patches of a key in a batch in which no message adds anything.
 func TestPatchesThatAddNothingShareABatch(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1, "CREATE TABLE t (id int PRIMARY KEY, v text, bal int)")
-	s.send(`{"id":1,"v":"a","bal":5}`, `{"id":1,"v":"b"}`, `{"id":1,"v":"c"}`, `{"id":2,"v":"x"}`, `{"id":2,"v":"y"}`, `{"id":1,"bal":2}`)
-	s.run(s.route("id: {position: true}", "to: {table: t, write: upsert, absent: keep, combine: {bal: add}}"))
-	s.want("SELECT string_agg(concat_ws(' ', id, v, bal), ', ' ORDER BY id) FROM t", "1 c 7, 2 y")
+	route := s.route("id: {position: true}", "to: {table: t, write: upsert, absent: keep, combine: {bal: add}}")
+	s.send(`{"id":1,"v":"a","bal":5}`)
+	s.run(route)
+	s.send(`{"id":1,"v":"b"}`, `{"id":1,"v":"c"}`, `{"id":2,"v":"x"}`, `{"id":2,"v":"y"}`)
+	s.run(route)
+	s.want("SELECT string_agg(concat_ws(' ', id, bal, v), ', ' ORDER BY id) FROM t", "1 5 c, 2 y")
 	if got := s.dead(); got != "" {
 		t.Errorf("dead: %s: %s", got, s.ask("SELECT string_agg(error, ', ') FROM semel.dead_letter"))
 	}
