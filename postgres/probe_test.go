@@ -130,10 +130,7 @@ func subtransactions(t *testing.T, c *pgx.Conn) (count int, overflowed bool) {
 // What is found in one transaction is what is found one by one, whoever judges the rows.
 func TestSiftingBuriesWhatOneByOneWouldBury(t *testing.T) {
 	t.Parallel()
-	first := rand.Uint64N(1 << 32)
-	if n, err := strconv.ParseUint(os.Getenv("SEMEL_BORDER_SEED"), 10, 64); err == nil {
-		first = n
-	}
+	first := firstSeed()
 	url := migrated(t)
 	number, dead := 0, 0
 	for mode, cfg := range borderModes {

@@ -159,6 +159,18 @@ func (b *tableBench) rows(table string) string {
 	return b.ask(`SELECT jsonb_agg((to_jsonb(t) - 'gone') || jsonb_build_object('gone', gone IS NOT NULL) ORDER BY t.k, t.u, t.v, t.w, t.bal, t.ver)::text FROM ` + table + ` t`)
 }
 
+// firstSeed is SEMEL_BORDER_SEED; else a seed that found a fault, or any if SEMEL_BORDER_SEEDS asks for more of them: who
+// changes something else should not have to mend what only his seed found.
+func firstSeed() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv("SEMEL_BORDER_SEED"), 10, 64); err == nil {
+		return n
+	}
+	if os.Getenv("SEMEL_BORDER_SEEDS") != "" {
+		return rand.Uint64N(1 << 32)
+	}
+	return 471681981
+}
+
 // Wherever a stream is cut into batches, the rows, outcomes and dead letters are
 // those of messages one by one. SEMEL_BORDER_SEEDS runs more of them.
 func TestAnyBatchBorderLeavesTheSameRows(t *testing.T) {
@@ -167,10 +179,7 @@ func TestAnyBatchBorderLeavesTheSameRows(t *testing.T) {
 	if n, err := strconv.ParseUint(os.Getenv("SEMEL_BORDER_SEEDS"), 10, 32); err == nil {
 		seeds = n
 	}
-	first := rand.Uint64N(1 << 32)
-	if n, err := strconv.ParseUint(os.Getenv("SEMEL_BORDER_SEED"), 10, 64); err == nil {
-		first = n
-	}
+	first := firstSeed()
 	url := testenv.Postgres(t)
 	number := 0
 	for mode, cfg := range borderModes {

@@ -223,10 +223,7 @@ func TestAnyNumberOfLanesLeavesTheSameRows(t *testing.T) {
 	if n, err := strconv.ParseUint(os.Getenv("SEMEL_BORDER_SEEDS"), 10, 32); err == nil {
 		seeds = n
 	}
-	first := rand.Uint64N(1 << 32)
-	if n, err := strconv.ParseUint(os.Getenv("SEMEL_BORDER_SEED"), 10, 64); err == nil {
-		first = n
-	}
+	first := firstSeed()
 	for mode, c := range lanesCases {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
