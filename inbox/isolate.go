@@ -10,7 +10,12 @@ import (
 
 // commit settles a batch, in pieces if it must. nil says that the loop goes on:
 // what was not settled will be delivered again.
-func (l *lane[T]) commit(ctx context.Context, b batch) error {
+func (l *lane[T]) commit(ctx context.Context, b batch) error { return l.answer(ctx, b, nil) }
+
+// answer settles a batch of which an attempt has met an error, nil if there was none
+// yet. To try once more before the error is answered would not end where every other
+// attempt meets it.
+func (l *lane[T]) answer(ctx context.Context, b batch, met error) error {
 	began := time.Now()
 	var sifting *failure // why the batch is sifted
 	sifts := 0
@@ -18,7 +23,10 @@ func (l *lane[T]) commit(ctx context.Context, b batch) error {
 		if b = b.proven(); len(b.stretches) == 0 {
 			return nil
 		}
-		err := l.attempt(ctx, b, sifting)
+		err := met
+		if met = nil; err == nil {
+			err = l.attempt(ctx, b, sifting)
+		}
 		if err == nil {
 			return nil
 		}
@@ -137,7 +145,7 @@ func (l *lane[T]) isolate(ctx context.Context, b batch, f *failure) error {
 			}
 		default:
 			// anything else is answered as for any batch
-			if err := l.commit(ctx, half); err != nil {
+			if err := l.answer(ctx, half, err); err != nil {
 				return err
 			}
 			lo = mid
@@ -173,7 +181,7 @@ func (l *lane[T]) alone(ctx context.Context, b batch, met *failure) error {
 		case err == nil:
 			return nil
 		case f == nil || f.class != ClassPoison && f.class != ClassHandler && f.class != ClassSlow:
-			return l.commit(ctx, b) // not about the message: as for any batch
+			return l.answer(ctx, b, err) // not about the message: as for any batch
 		}
 		tell2(l.cfg.Observe.Error, f.class, f.err)
 	}
@@ -201,7 +209,7 @@ func (l *lane[T]) alone(ctx context.Context, b batch, met *failure) error {
 		case errors.As(err, &stop):
 			return stop.halt
 		case g == nil || g.class == ClassOutage || g.class == ClassFenced || g.class == ClassAmbiguous || g.class == ClassRoute:
-			return l.commit(ctx, b)
+			return l.answer(ctx, b, err)
 		default:
 			l.log.Error("a message can't be buried: its partition waits", "topic", it.Topic, "partition", it.Partition, "offset", it.Offset, "error", g.err)
 			l.unprove(p)
