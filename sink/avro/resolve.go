@@ -1,6 +1,7 @@
 package avro
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +16,7 @@ import (
 // scale of its writer. The error says why the two don't fit.
 func (s *Schema) As(reader *Schema) (*Schema, error) {
 	if err := avro.CheckCompatibility(s.parsed, reader.parsed); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrUnresolved, err)
 	}
 	r := resolver{}
 	root, err := r.resolve(s.root, reader.root)
@@ -75,7 +76,7 @@ func (c resolver) resolve(w, r *node) (*node, error) {
 }
 
 // ErrUnresolved says that what one schema wrote can't be read by another.
-var ErrUnresolved = fmt.Errorf("the reader's schema doesn't fit")
+var ErrUnresolved = errors.New("the reader's schema doesn't fit")
 
 // record writes the reader's fields: in the order of the data, then those that it
 // doesn't have.

@@ -66,6 +66,9 @@ func parse(schema string, from jsonschema.URLLoader) (*Schema, error) {
 	}
 	s := &Schema{typ: typeOf(doc, from)}
 	if s.of, err = c.Compile(base); err != nil {
+		if load := (*jsonschema.LoadURLError)(nil); errors.As(err, &load) { // it hides its cause
+			return nil, fmt.Errorf("failing loading %q: %w", load.URL, load.Err)
+		}
 		return nil, err
 	}
 	s.fields = properties(s.of)

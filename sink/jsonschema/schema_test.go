@@ -90,7 +90,7 @@ func TestReferencesAreThoseThatAreGiven(t *testing.T) {
 			t.Errorf("%s: what it refers to isn't looked at", schema)
 		}
 	}
-	if _, err := jsonschema.Parse(`{"$ref":"https://example.com/other.json"}`, nil); err == nil || !strings.Contains(err.Error(), jsonschema.ErrUnknownReference.Error()) {
+	if _, err := jsonschema.Parse(`{"$ref":"https://example.com/other.json"}`, nil); !errors.Is(err, jsonschema.ErrUnknownReference) {
 		t.Errorf("a reference that isn't there: %v", err)
 	}
 	for _, wrong := range []string{`{"type":"strin"}`, `{`, `[]`, `{"pattern":"("}`} {
