@@ -16,6 +16,9 @@ func (l *lane[T]) commit(ctx context.Context, b batch) error { return l.answer(c
 // yet. To try once more before the error is answered would not end where every other
 // attempt meets it.
 func (l *lane[T]) answer(ctx context.Context, b batch, met error) error {
+	if f := asFailure(met); f != nil && f.class == ClassAmbiguous {
+		met = nil // begin compares the row, which says whether the piece is in
+	}
 	began := time.Now()
 	var sifting *failure // why the batch is sifted
 	sifts := 0
