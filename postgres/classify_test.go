@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
@@ -324,5 +325,20 @@ func TestChangedPlanIsOnceAConflictThenTheRoute(t *testing.T) {
 	_, err := tx.DB().Exec(t.Context(), "DO 'BEGIN RAISE SQLSTATE ''0A000''; END'")
 	if got := tx.Class(err); got != inbox.ClassRoute {
 		t.Errorf("the second time: class %s", got)
+	}
+}
+
+// Many languages of the server have a word of their own for FATAL.
+func TestASessionsEndIsKnownInEveryLanguage(t *testing.T) {
+	t.Parallel()
+	for pg, open := range map[pgconn.PgError]bool{
+		{Severity: "FATAL", SeverityUnlocalized: "FATAL"}:  false,
+		{Severity: "ВАЖНО", SeverityUnlocalized: "FATAL"}:  false,
+		{Severity: "致命错误", SeverityUnlocalized: "PANIC"}:   false,
+		{Severity: "ОШИБКА", SeverityUnlocalized: "ERROR"}: true,
+	} {
+		if got := postgres.CloseOnFatal(nil, &pg); got != open {
+			t.Errorf("%+v: open %t", pg, got)
+		}
 	}
 }

@@ -141,7 +141,11 @@ func TestATriggerThatRaisesBuriesItsMessage(t *testing.T) {
 
 func TestAMessageThatEndsItsOwnSessionIsBuried(t *testing.T) {
 	t.Parallel()
-	url := migrated(t)
+	aMessageEndsItsOwnSession(t, migrated(t))
+}
+
+func aMessageEndsItsOwnSession(t *testing.T, url string) {
+	t.Helper()
 	c := connect(t, url)
 	exec1(t, c, `CREATE TABLE t (id int PRIMARY KEY); CREATE SEQUENCE ended;
 		CREATE FUNCTION leave() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -85,7 +85,8 @@ type InboxStore struct {
 	buf       []byte // of the COPY into the inbox
 }
 
-// NewInboxStore makes a store; it connects when it is used.
+// NewInboxStore makes a store; it connects when it is used. For servers that may speak
+// another language than English, give the pool's configuration [CloseOnFatal].
 func NewInboxStore(pool *pgxpool.Pool, cfg InboxConfig) *InboxStore {
 	if cfg.LockTimeout == 0 {
 		cfg.LockTimeout = 2 * time.Second

@@ -51,7 +51,10 @@ func connect(t testing.TB, url string) *pgx.Conn {
 
 func newPool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(context.Background(), url)
+	cfg, err := pgxpool.ParseConfig(url)
+	must(t, err)
+	cfg.ConnConfig.OnPgError = postgres.CloseOnFatal
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool

@@ -327,7 +327,7 @@ func (t *inboxTx) CommitAndBegin(ctx context.Context, settled []inbox.Settled, n
 		return then(err), nil
 	case err == nil:
 		err = pgx.ErrTxCommitRollback
-	case errors.As(err, &pg) && pg.SeverityUnlocalized != "FATAL" && pg.SeverityUnlocalized != "PANIC" && !t.conn.IsClosed():
+	case errors.As(err, &pg) && !fatal(pg) && !t.conn.IsClosed():
 		t.note(err)
 		if pg.Code == "22012" && written < len(settled) {
 			err = &classedError{inbox.ClassRoute, "a watermark row was not written: a trigger or the handler changed it, or the handler ended the transaction", err}

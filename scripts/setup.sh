@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# setup.sh TOOL...: make sure that go, cc, postgres, java, maven, python, venv, pgbouncer are there. As root on a system with apt it
-# installs what is missing, and says so; otherwise it says what to install, and fails.
+# setup.sh TOOL...: make sure that go, cc, postgres, java, maven, python, venv, pgbouncer, languages (PostgreSQL's
+# messages in German and Russian) are there. As root on a system with apt it installs what is missing, and says so;
+# otherwise it says what to install, and fails.
 set -euo pipefail
 
 have() {
@@ -10,6 +11,7 @@ have() {
 	python) command -v python3 >/dev/null ;;
 	venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
 	pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
+	languages) for l in de_DE ru_RU; do spoken "$l" || return; done ;;
 	java) [[ -x ${JAVA_HOME:-/nowhere}/bin/java ]] || command -v java >/dev/null ;;
 	postgres)
 		[[ -n ${SEMEL_POSTGRES_BIN:-} ]] || command -v postgres >/dev/null ||
@@ -20,6 +22,10 @@ have() {
 	esac
 }
 
+# spoken LOCALE: the system knows it, and PostgreSQL has words for it.
+spoken() { [[ $(locale -a) == *$1.utf8* || $(locale -a) == *$1.UTF-8* ]] && translated "$1"; }
+translated() { compgen -G "/usr/share/locale/${1%_*}/LC_MESSAGES/postgres-*.mo" >/dev/null || compgen -G "/usr/pgsql-*/share/locale/${1%_*}/LC_MESSAGES/postgres-*.mo" >/dev/null; }
+
 debian() {
 	case $1 in
 	cc) echo gcc libc6-dev ;;
@@ -28,6 +34,7 @@ debian() {
 	maven) echo maven ;;
 	python) echo python3 ;;
 	pgbouncer) echo pgbouncer ;;
+	languages) echo locales ;;
 	venv) echo python3 python3-venv ;;
 	esac
 }
@@ -50,6 +57,10 @@ if ((EUID == 0)) && command -v apt-get >/dev/null; then
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get update -qq </dev/null >&2
 	apt-get install -y -qq --no-install-recommends "${packages[@]}" </dev/null >&2
+	if [[ " ${missing[*]} " == *" languages "* ]]; then
+		for l in de_DE ru_RU; do localedef -i "$l" -f UTF-8 "$l.UTF-8"; done
+		have languages || { echo "setup: PostgreSQL was installed without its translations: see path-exclude in /etc/dpkg/dpkg.cfg.d" >&2 && exit 1; }
+	fi
 	exit 0
 fi
 
@@ -62,5 +73,6 @@ cat >&2 <<-END
 	  sudo scripts/setup.sh ${missing[*]}
 	  apt-get install ${packages[*]}
 	  the packages of these names from dnf, brew, pacman, ...
+	languages also want: localedef -i de_DE -f UTF-8 de_DE.UTF-8, and ru_RU alike
 END
 exit 1

@@ -246,6 +246,7 @@ func poolConfig(f *config.File) (*pgxpool.Config, error) {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "semel"
 	}
 	cfg.ConnConfig.DialFunc = dialDatabase
+	cfg.ConnConfig.OnPgError = postgres.CloseOnFatal
 	if cfg.ConnConfig.ConnectTimeout == 0 {
 		cfg.ConnConfig.ConnectTimeout = reachWithin
 	}
