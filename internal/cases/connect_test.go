@@ -358,8 +358,9 @@ func TestARealConnectorsChangesAreMirrored(t *testing.T) {
 		differ = compare(d.sink, "shop", nil)
 		return len(differ) == 0
 	})
+	// Into each partition of the topic, and once more by a connector that was killed.
 	eventually(t, "the truncate is a dead letter", func() bool {
-		return d.s.count(fmt.Sprintf("semel.dead_letter WHERE topic = '%s.shop.gone' AND class = 'decode'", b)) == 1
+		return d.s.count(fmt.Sprintf("semel.dead_letter WHERE topic = '%s.shop.gone' AND class = 'decode'", b)) > 0
 	})
 	d.s.want("SELECT count(*) || ' ' || count(DISTINCT n) FROM with_schema.log", "151 151")
 	d.s.want("SELECT count(*) || ' ' || count(DISTINCT n) FROM without.log", "151 151")
