@@ -320,6 +320,50 @@ func TestTablesOfAnotherDatabaseAreMadeAndMirrored(t *testing.T) {
 	s.want("SELECT count(*) FROM semel.dead_letter", "0")
 }
 
+// The topics of a table may be found by their names, and more of them may come while the route runs.
+func TestOneTableOfMatchingTopicsIsMadeByTheSchemasOfAll(t *testing.T) {
+	t.Parallel()
+	s, reg := registered(t, "")
+	route := s.matching("parts-.*", "format: avro", "id: {fields: [value.id]}", "to: {table: parts, write: insert, create: true, evolve: add-columns, primary_key: [id]}")
+	findings := func() (all string) {
+		fs, err := daemon.Check(within(t), s.file(route), quiet)
+		must(t, err)
+		for _, f := range fs {
+			all += fmt.Sprintf("%v %s\n", f.Wrong, f.What)
+		}
+		return all
+	}
+	if got := findings(); strings.Contains(got, "true ") || !strings.Contains(got, "what columns there are is said by the schemas of the topics, and none that the route reads is there") {
+		t.Error(got)
+	}
+	send := func(name string, version uint32, text string, id int64) {
+		t.Helper()
+		reg.SeedSchema(s.topic+"."+name+"-value", 1, int(version), sr.Schema{Schema: text})
+		s.create(s.topic+"."+name, 1, nil)
+		r := part(t, version, id)
+		r.Topic = s.topic + "." + name
+		s.produce(r)
+	}
+	send("parts-a", 1, partV1, 1)
+	d := s.start(route)
+	until(t, "the first is there", func() bool { return s.count("parts") == 1 })
+	send("parts-b", 2, partV2, 2)
+	until(t, "the second is there", func() bool { return s.count("parts") == 2 })
+	d.stop()
+	s.want("SELECT string_agg(p::text, ' ' ORDER BY id) FROM parts p", "(1,,) (2,n,1.25)")
+	s.want("SELECT count(*) FROM semel.dead_letter", "0")
+	s.exec("DROP TABLE parts")
+	if got := findings(); !strings.Contains(got, "table parts is missing, and will be made") {
+		t.Error(got)
+	}
+	sql, err := daemon.Plan(within(t), s.file(route))
+	must(t, err)
+	s.exec(sql)
+	if got, want := s.columns("parts"), "id bigint, note text, cost numeric(9,2)"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 // What a plan prints is run as it is, and then the routes run without leave to make anything.
 func TestAPlanIsAllThatARouteNeeds(t *testing.T) {
 	t.Parallel()

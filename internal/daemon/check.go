@@ -332,12 +332,12 @@ func (c *check) table(r config.Route) error {
 	if r.To.Query.SQL != "" {
 		return c.query(r)
 	}
-	if r.To.Template == "" {
-		return c.one(planned{r, r.From.Topics})
-	}
 	names, err := c.parts.topics(c.ctx, r)
 	if err != nil {
 		return &StartError{What: "broker", Err: Plain(err)}
+	}
+	if r.To.Template == "" {
+		return c.one(planned{r, names})
 	}
 	for _, topic := range names {
 		text, err := r.TableOf(topic)

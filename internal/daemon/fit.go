@@ -34,9 +34,12 @@ func (p *parts) fitConfig(r config.Route) postgres.TableConfig {
 	c.Fit = &postgres.Fit{
 		DB: p.pool, Create: r.To.Create, Evolve: r.To.Evolve == config.EvolveAdd,
 		Types: func(ctx context.Context, topic string) ([]sink.Types, error) {
-			topics := r.From.Topics
 			if topic != "" {
-				topics = []string{topic}
+				return p.types(ctx, r, []string{topic})
+			}
+			topics, err := p.topics(ctx, r)
+			if err != nil {
+				return nil, err
 			}
 			return p.types(ctx, r, topics)
 		},
@@ -47,9 +50,17 @@ func (p *parts) fitConfig(r config.Route) postgres.TableConfig {
 	return c
 }
 
+var errNoTopic = errors.New("what columns there are is said by the schemas of the topics, and none that the route reads is there")
+
+// notYet says that schemas, or the topics that would have them, may still come.
+func notYet(err error) bool { return errors.Is(err, registry.ErrUnknown) || errors.Is(err, errNoTopic) }
+
 // types are what the newest schemas of topics say, one for each topic. Their
-// mistakes are *postgres.TableError; that a registry has none yet is not one.
+// mistakes are *postgres.TableError; that there are none yet is not one.
 func (p *parts) types(ctx context.Context, r config.Route, topics []string) (all []sink.Types, err error) {
+	if len(topics) == 0 {
+		return nil, errNoTopic
+	}
 	d, steps := p.decoders[r.Name], p.openers(r)
 	for _, topic := range topics {
 		sent, err := typeOf(ctx, d.value, topic+"-value")

@@ -11,7 +11,6 @@ import (
 	"github.com/semelhq/semel/internal/config"
 	"github.com/semelhq/semel/internal/sqlname"
 	"github.com/semelhq/semel/postgres"
-	"github.com/semelhq/semel/registry"
 )
 
 // Plan is the SQL that Semel's own tables need, and what is missing in the tables
@@ -67,12 +66,12 @@ type planned struct {
 
 // tablesOf are the tables of a route, as far as its topics are there.
 func (p *parts) tablesOf(ctx context.Context, r config.Route) (all []planned, err error) {
-	if r.To.Template == "" {
-		return []planned{{r, r.From.Topics}}, nil
-	}
 	topics, err := p.topics(ctx, r)
 	if err != nil {
 		return nil, &StartError{What: "broker", Err: Plain(err)}
+	}
+	if r.To.Template == "" {
+		return []planned{{r, topics}}, nil
 	}
 	at := map[string]int{}
 	for _, topic := range topics {
@@ -104,7 +103,7 @@ func (p *parts) plan(ctx context.Context, t planned) (string, error) {
 			return fmt.Sprintf("\n-- route %s: table %s is missing, and format: %s has no schema: write the CREATE TABLE yourself\n", t.Name, t.To.Table, t.Format), nil
 		}
 		return "", nil
-	case errors.Is(err, registry.ErrUnknown):
+	case notYet(err):
 		return fmt.Sprintf("\n-- route %s: %s\n", t.Name, oneLine(err)), nil
 	case tableErrors(err) != nil && !fits(t.Route):
 		return fmt.Sprintf("\n-- route %s: nothing to propose: %s\n", t.Name, oneLine(err)), nil
@@ -147,7 +146,7 @@ func (c *check) made(r planned) (bool, error) {
 	switch {
 	case errors.As(err, &down):
 		return true, unreachable(down)
-	case errors.Is(err, registry.ErrUnknown):
+	case notYet(err):
 		if _, err := c.parts.table(c.ctx, r.Route); !postgres.TableMissing(err) {
 			return false, nil
 		}
