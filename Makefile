@@ -68,6 +68,11 @@ test-connect: ## changes of a real Debezium connector, and a JDBC sink to take o
 	scripts/setup.sh go postgres java maven
 	scripts/connect/connect.sh with scripts/kafka/kafka.sh with $(GO) test -tags connect -count=1 -timeout 20m $(TEST_FLAGS) -run 'TestARealConnector|TestASinkConnector' ./internal/cases
 
+.PHONY: test-registry
+test-registry: ## routes that read by a real schema registry, Apicurio's
+	scripts/setup.sh go postgres java maven
+	scripts/registry/registry.sh with $(with_postgres) $(GO) test -tags registry -count=1 $(TEST_FLAGS) -run ARealRegistry ./internal/cases
+
 .PHONY: test-kafka
 test-kafka: ## the same suites on a real Apache Kafka, started for it
 	scripts/kafka/kafka.sh with $(with_postgres) $(GO) test -shuffle=on -count=1 $(TEST_FLAGS) $(KAFKA_PKGS)
@@ -107,7 +112,7 @@ deploy: ## what deploy/ has, read by the tools it is for: Docker's, systemd's, P
 lint: ## vet (for macOS too), gofumpt, staticcheck
 	$(GO) vet ./...
 	GOOS=darwin $(GO) vet ./...
-	$(GO) vet -tags pgbouncer,connect,cluster,languages ./postgres ./internal/cases
+	$(GO) vet -tags pgbouncer,connect,cluster,registry,languages ./postgres ./internal/cases
 	cd bench && $(GO) vet ./...
 	@unformatted=$$($(GO) run $(GOFUMPT) -l .); if [[ -n $$unformatted ]]; then echo "not gofumpt's form (make fmt):"; echo "$$unformatted"; exit 1; fi
 	$(GO) run $(STATICCHECK) ./...
