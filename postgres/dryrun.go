@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semelhq/semel"
@@ -104,19 +106,41 @@ func try(ctx context.Context, tx pgx.Tx, effect tried, seen map[semel.ID]inbox.D
 		_, err = part.Exec(ctx, `SET CONSTRAINTS ALL IMMEDIATE`)
 	}
 	if err == nil {
+		if it.Err != nil { // the effect itself judged it
+			it.Outcome = inbox.Dead
+		}
 		return part.Commit(ctx)
 	}
 	if err := part.Rollback(ctx); err != nil {
 		return err
 	}
-	if sqlState(err) == "" || SQLStateClass(sqlState(err)) != inbox.ClassPoison {
+	class, dead := tryDeath(err)
+	if !dead {
 		return err
 	}
-	it.Outcome, it.Err, it.Class = inbox.Dead, err, inbox.DeadConstraint
-	if sqlState(err)[:2] == "22" {
-		it.Class = inbox.DeadValue
-	}
+	it.Outcome, it.Err, it.Class = inbox.Dead, err, class
 	return nil
+}
+
+// tryDeath says whether an error buries the message, once its attempts are spent, and
+// as what.
+func tryDeath(err error) (inbox.DeadClass, bool) {
+	var halt *inbox.HaltError
+	var pg *pgconn.PgError
+	if errors.As(err, &halt) || !errors.As(err, &pg) {
+		return "", false
+	}
+	var permanent *semel.PermanentError
+	switch class := classOf(pg); {
+	case errors.As(err, &permanent) && pg.Code == "42601":
+		return inbox.DeadValue, true
+	case class == inbox.ClassPoison && strings.HasPrefix(pg.Code, "22"):
+		return inbox.DeadValue, true
+	case class == inbox.ClassPoison && strings.HasPrefix(pg.Code, "23"):
+		return inbox.DeadConstraint, true
+	default:
+		return inbox.DeadHandler, class == inbox.ClassPoison || class == inbox.ClassHandler
+	}
 }
 
 // remembered are the items' IDs that the inbox knows; none without an inbox.

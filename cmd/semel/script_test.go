@@ -189,9 +189,17 @@ func printRecords(ctx context.Context, args []string) error {
 	return nil
 }
 
-// printRows: sql QUERY prints the rows, columns apart by a bar.
+// printRows: sql QUERY, or sql @FILE, prints the rows, columns apart by a bar.
 func printRows(ctx context.Context, args []string) error {
-	got, err := rowsOf(ctx, args[0])
+	query := args[0]
+	if file, ok := strings.CutPrefix(query, "@"); ok {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		query = string(text)
+	}
+	got, err := rowsOf(ctx, query)
 	fmt.Print(got)
 	return err
 }

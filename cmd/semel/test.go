@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/semelhq/semel/internal/daemon"
 	"github.com/spf13/cobra"
@@ -23,9 +25,11 @@ func (a *app) testCommand() *cobra.Command {
 		Use:     "test [FILE]",
 		GroupID: groupRun,
 		Short:   "run the tests of the file: messages in, rows or outcomes out",
-		Long: `Runs the tests of the file. Each gets an empty copy of its route's table, in a
-transaction that is rolled back: the table itself, and everything else in the
-database, stays as it is, and no broker is asked.
+		Long: `Runs the tests of the file. Each gets empty copies of what its route touches: its
+table or what its SQL uses, tables that these refer to, triggers and what they write
+to. They live in a transaction that may write to nothing else and is rolled back:
+everything in the database stays as it is, and no broker is asked. Triggers do run;
+what they do outside of the database they do.
 
 Exit code 1 if a test fails.`,
 		Args: upTo(1),
@@ -55,8 +59,9 @@ func (t *test) Run(ctx context.Context, args []string) error {
 	if err != nil {
 		return failed(err)
 	}
-	failures := 0
+	failures, lacks := 0, []string{}
 	for _, got := range all {
+		lacks = append(lacks, got.Lacks...)
 		if !got.OK {
 			failures++
 		}
@@ -67,6 +72,9 @@ func (t *test) Run(ctx context.Context, args []string) error {
 			continue
 		}
 		t.print(got)
+	}
+	if slices.Sort(lacks); len(lacks) > 0 && !t.json {
+		fmt.Fprintf(t.out, "note: copies have no %s\n", strings.Join(slices.Compact(lacks), ", "))
 	}
 	if failures > 0 {
 		return no(errors.New(plural(int64(failures), "test")+" of "+thousands(int64(len(all)))+" failed"), "")

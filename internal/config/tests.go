@@ -10,18 +10,27 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/semelhq/semel/internal/sqlname"
 )
 
 // Test says what a route makes of some messages.
 type Test struct {
 	Name     string
 	Route    string
-	Given    []string // rows that are there before, as JSON objects
+	Given    []TestRows // that are there before
 	Messages []TestMessage
-	// Rows are all that the table holds afterwards, as JSON objects of the columns that
-	// matter; nil: not looked at.
-	Rows []string
+	// Rows are all that tables hold afterwards, with the columns that matter; nil: not
+	// looked at.
+	Rows []TestRows
 	Path string
+}
+
+// TestRows are rows of a table, as JSON objects.
+type TestRows struct {
+	Table sqlname.Table // zero: the route's
+	Rows  []string
+	Path  string
 }
 
 // TestMessage is one of a test, and what should become of it.
@@ -87,33 +96,16 @@ func (r *reader) testedTopics(t *Test, route Route) {
 
 func (r *reader) test(n *yaml.Node, at string) Test {
 	t := Test{Path: at}
-	rows := func(dst *[]string) field {
-		return func(n *yaml.Node, at string) {
-			*dst = []string{}
-			if n = target(n); n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
-				return // none
-			}
-			r.list(n, at, "a list of rows", func(n *yaml.Node, at string) {
-				if n = target(n); n.Kind != yaml.MappingNode {
-					r.wrong(n, at, "columns with their values")
-					return
-				}
-				if text, ok := r.json(n, at); ok {
-					*dst = append(*dst, text)
-				}
-			})
-		}
-	}
 	seen := r.object(n, at, fields{
 		"name":  r.name(&t.Name),
 		"route": r.name(&t.Route),
-		"given": rows(&t.Given),
+		"given": r.testRows(&t.Given),
 		"messages": func(n *yaml.Node, at string) {
 			r.list(n, at, "a list of messages", func(n *yaml.Node, at string) {
 				t.Messages = append(t.Messages, r.testMessage(n, at))
 			})
 		},
-		"rows": rows(&t.Rows),
+		"rows": r.testRows(&t.Rows),
 	})
 	for _, f := range []string{"name", "messages"} {
 		if seen[f] == nil {
@@ -124,6 +116,40 @@ func (r *reader) test(n *yaml.Node, at string) Test {
 		r.fail(target(n), at+" expects nothing", "rows: […], or an outcome of its messages")
 	}
 	return t
+}
+
+// testRows are those of the route's table, as a list, or of several tables by their
+// names.
+func (r *reader) testRows(dst *[]TestRows) field {
+	rows := func(n *yaml.Node, at string, table sqlname.Table) {
+		one := TestRows{Table: table, Rows: []string{}, Path: at}
+		if n = target(n); n.Kind != yaml.SequenceNode || len(n.Content) > 0 { // none
+			r.list(n, at, "a list of rows", func(n *yaml.Node, at string) {
+				if n = target(n); n.Kind != yaml.MappingNode {
+					r.wrong(n, at, "columns with their values")
+					return
+				}
+				if text, ok := r.json(n, at); ok {
+					one.Rows = append(one.Rows, text)
+				}
+			})
+		}
+		*dst = append(*dst, one)
+	}
+	return func(n *yaml.Node, at string) {
+		if n = target(n); n.Kind != yaml.MappingNode {
+			rows(n, at, sqlname.Table{})
+			return
+		}
+		r.pairs(n, at, func(key, value *yaml.Node) {
+			table, err := sqlname.ParseTable(key.Value)
+			if err != nil {
+				r.fail(key, fmt.Sprintf("%s: %v", at, err), "a table is named as in SQL")
+				return
+			}
+			rows(value, join(at, key.Value), table)
+		})
+	}
 }
 
 func (r *reader) testMessage(n *yaml.Node, at string) TestMessage {

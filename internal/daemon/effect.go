@@ -43,11 +43,15 @@ func (p *parts) writer(ctx context.Context, r config.Route) (writer, error) {
 
 // query has the server look at the route's SQL.
 func (p *parts) query(ctx context.Context, r config.Route) (*postgres.Query, error) {
+	return postgres.NewQuery(ctx, p.pool, p.queryConfig(r))
+}
+
+func (p *parts) queryConfig(r config.Route) postgres.QueryConfig {
 	cfg := postgres.QueryConfig{TableConfig: p.tableConfig(r), SQL: r.To.Query.SQL, Each: r.To.Query.Expect == config.ExpectEach}
 	for _, c := range r.To.Query.Relation {
 		cfg.Relation = append(cfg.Relation, postgres.QueryColumn(c))
 	}
-	return postgres.NewQuery(ctx, p.pool, cfg)
+	return cfg
 }
 
 // topics are those that the route reads now.

@@ -29,10 +29,12 @@ type Tested struct {
 	Wrong   []string `json:"wrong,omitempty"`
 	Missing []string `json:"missing,omitempty"`
 	Extra   []string `json:"extra,omitempty"`
+	// Lacks are what the copies don't have and the tables do.
+	Lacks []string `json:"lacks,omitempty"`
 }
 
-// Test runs the tests of a file, each on an empty copy of its route's table that
-// lives in a transaction which is rolled back. No broker is asked.
+// Test runs the tests of a file, each on empty copies of what its route touches, in a
+// transaction that can write to nothing else and is rolled back. No broker is asked.
 func Test(ctx context.Context, f *config.File, log *slog.Logger) ([]Tested, error) {
 	p, err := prepare(f, log)
 	if err != nil {
@@ -54,7 +56,7 @@ func Test(ctx context.Context, f *config.File, log *slog.Logger) ([]Tested, erro
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			got.wrong("%v", Plain(err))
+			got.wrong("%s", oneLine(err))
 		}
 		got.OK = len(got.Wrong)+len(got.Missing)+len(got.Extra) == 0
 		all = append(all, got)
@@ -72,41 +74,76 @@ func (p *parts) test(ctx context.Context, r config.Route, t config.Test, got *Te
 		return err
 	}
 	defer conn.Release()
-	if r.To.Query.SQL != "" {
-		return errors.New("the route's effect is SQL, and tests of that are not in this version: they would run it on the real tables")
-	}
 	if err := oneTable(&r, t); err != nil {
 		return err
 	}
-	s, err := postgres.NewScratch(ctx, conn.Conn(), postgres.TableName(r.To.Table))
+	cfg := postgres.ScratchConfig{Table: postgres.TableName(r.To.Table)}
+	if r.To.Query.SQL != "" {
+		query := p.queryConfig(r)
+		cfg.Query = &query
+	}
+	for _, rows := range slices.Concat(t.Given, t.Rows) {
+		if rows.Table != (sqlname.Table{}) {
+			cfg.Named = append(cfg.Named, postgres.TableName(rows.Table))
+		}
+	}
+	s, err := postgres.NewScratch(ctx, conn.Conn(), cfg)
 	if err != nil {
-		return fmt.Errorf("table %s: %w", r.To.Table, err)
+		return copied(r, err)
 	}
 	defer s.Close()
-	r.To.Table = sqlname.Table(s.Name())
-	table, err := p.tableOn(ctx, s.DB(), r)
-	if err != nil {
-		return err
+	for _, rows := range t.Given {
+		for i, row := range rows.Rows {
+			if err := s.Give(ctx, postgres.TableName(rows.Table), row); err != nil {
+				return fmt.Errorf("%s[%d]: %w", within(rows.Path, t.Path), i, err)
+			}
+		}
 	}
-	for i, row := range t.Given {
-		if err := s.Give(ctx, row); err != nil {
-			return fmt.Errorf("given[%d]: %w", i, err)
+	if err := s.Ready(ctx); err != nil {
+		return copied(r, err)
+	}
+	got.Lacks = s.Lacks()
+	var table interface {
+		postgres.ScratchEffect
+		Memory() inbox.Memory
+		Decode(items []inbox.Item)
+	} = s.Query()
+	if cfg.Query == nil {
+		r.To.Table = sqlname.Table(s.Name())
+		if table, err = p.tableOn(ctx, s.DB(), r); err != nil {
+			return err
 		}
 	}
 	items := itemsOf(r, t)
 	table.Decode(items)
 	identify(r, items)
-	if err := s.Apply(ctx, table, memory(r, table) == inbox.MemoryInbox, items); err != nil {
+	if err := s.Apply(ctx, table, memory(r, table) == inbox.MemoryInbox, items); errors.Is(err, postgres.ErrNotCopied) {
+		return err
+	} else if err != nil {
 		return fmt.Errorf("the route would halt: %w", err)
 	}
 	for i, m := range t.Messages {
 		got.compare(i, m, &items[i])
 	}
-	if t.Rows == nil {
-		return nil
+	for _, rows := range t.Rows {
+		if err := got.rows(ctx, s, rows, within(rows.Path, t.Path)); err != nil {
+			return err
+		}
 	}
-	return got.rows(ctx, s, t.Rows)
+	return nil
 }
+
+// copied says what could not be copied.
+func copied(r config.Route, err error) error {
+	var mistake *postgres.TableError
+	if errors.As(err, &mistake) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", r.To.Target(), err)
+}
+
+// within is a path below another.
+func within(path, of string) string { return strings.TrimPrefix(path, of+".") }
 
 // oneTable takes the table of the test's topic where it depends on that.
 func oneTable(r *config.Route, t config.Test) (err error) {
@@ -165,21 +202,25 @@ func (t *Tested) compare(i int, m config.TestMessage, it *inbox.Item) {
 	}
 }
 
-// rows compares what the table holds with what it should, in any order.
-func (t *Tested) rows(ctx context.Context, s *postgres.Scratch, expected []string) error {
-	have, err := s.Rows(ctx)
+// rows compares what a table holds with what it should, in any order.
+func (t *Tested) rows(ctx context.Context, s *postgres.Scratch, expected config.TestRows, at string) error {
+	name, label := postgres.TableName(expected.Table), ""
+	if expected.Table != (sqlname.Table{}) {
+		label = expected.Table.String() + " "
+	}
+	have, err := s.Rows(ctx, name)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", at, err)
 	}
 	var want []map[string]json.RawMessage
-	for i, row := range expected {
-		shape, err := s.Shape(ctx, row)
+	for i, row := range expected.Rows {
+		shape, err := s.Shape(ctx, name, row)
 		if err != nil {
 			var mistake *postgres.TableError
 			if errors.As(err, &mistake) && mistake.Hint != "" {
-				return fmt.Errorf("rows[%d]: %w (%s)", i, err, mistake.Hint)
+				return fmt.Errorf("%s[%d]: %w (%s)", at, i, err, mistake.Hint)
 			}
-			return fmt.Errorf("rows[%d]: %w", i, err)
+			return fmt.Errorf("%s[%d]: %w", at, i, err)
 		}
 		want = append(want, shape)
 	}
@@ -187,7 +228,7 @@ func (t *Tested) rows(ctx context.Context, s *postgres.Scratch, expected []strin
 	taken := map[int]bool{}
 	for i := range want {
 		if pair[i] < 0 {
-			t.Missing = append(t.Missing, line(want[i], nil))
+			t.Missing = append(t.Missing, label+line(want[i], nil))
 		}
 		taken[pair[i]] = true
 	}
@@ -197,7 +238,7 @@ func (t *Tested) rows(ctx context.Context, s *postgres.Scratch, expected []strin
 	}
 	for j := range have {
 		if !taken[j] {
-			t.Extra = append(t.Extra, line(have[j], named))
+			t.Extra = append(t.Extra, label+line(have[j], named))
 		}
 	}
 	return nil

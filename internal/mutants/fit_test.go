@@ -30,4 +30,12 @@ var fit = []mutant{
 		edits: []edit{{"sink/digest.go", `if v.IsNull() && v.flags&isPlace == 0 {`, `if false {`}},
 		pkg:   "./sink", tests: []string{"TestADigestOutlastsALaterColumn"},
 	},
+	{
+		guard: "scratch: nothing but copies is written",
+		edits: []edit{{"postgres/scratch.go", `	_, err := s.tx.Exec(ctx, "SET TRANSACTION READ ONLY")
+	return err
+}`, `	return nil
+}`}},
+		pkg: "./postgres", tests: []string{"TestATriggerDoesNotReachOutOfTheCopies"},
+	},
 }
