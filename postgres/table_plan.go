@@ -35,6 +35,7 @@ type tablePlan struct {
 	order   tableOrder
 	memory  inbox.Memory
 	why     string // why that memory
+	doubt   string // whether the ID tells messages apart; "": it may
 	fused   bool   // the target's key is the message ID
 
 	fingerprint, types string                      // see introspectTable.fingerprint
@@ -334,7 +335,7 @@ func (b *tablePlanner) pickMemory() {
 	}
 	b.memory, b.why = inbox.MemoryInbox, "no unique key of the table is exactly the ID"
 	inKey := len(b.key) > 0
-	state := inKey // all of the ID is of the row's key
+	var id idParts
 	for _, expr := range b.cfg.ID {
 		path, err := sink.ParsePath(expr)
 		if err != nil {
@@ -342,10 +343,9 @@ func (b *tablePlanner) pickMemory() {
 			return
 		}
 		inKey = inKey && slices.ContainsFunc(b.key, func(k tableKey) bool { return b.columns[k.column].from.Equal(path) })
-		state = state && slices.ContainsFunc(b.key, func(k tableKey) bool { return b.columns[k.column].isKeyOf(path) })
+		id.add(b, path)
 	}
-	if state && b.write.keeps() {
-		b.wrong("", "identify messages by what differs between two updates of a row", "the message ID is the key, or a part of it: every later update of a row would be a duplicate")
+	if b.eats(id) {
 		return
 	}
 	same := inKey && len(b.key) == len(b.cfg.ID) && !b.cfg.SeveralTopics
@@ -369,6 +369,52 @@ func (b *tablePlanner) pickMemory() {
 			b.columns[k.column].enc = encodePlain{e}
 		}
 	}
+}
+
+// idParts are what a message ID is made of.
+type idParts struct {
+	key, few, kinds []string
+	others          bool
+}
+
+func (id *idParts) add(b *tablePlanner, p sink.Path) {
+	ofKind := func(c tableColumn) bool {
+		after := p.Root == sink.RootEnvelope && len(p.Names) > 1 && p.Names[0] == "after" && c.from.Root == sink.RootValue && slices.Equal(p.Names[1:], c.from.Names)
+		return (c.from.Equal(p) || after) && (c.typtype == "e" || c.oid == pgtype.BoolOID)
+	}
+	switch {
+	case slices.ContainsFunc(b.key, func(k tableKey) bool { return b.columns[k.column].isKeyOf(p) }):
+		id.key = append(id.key, p.String())
+	case p.IsFew():
+		id.few = append(id.few, p.String())
+	case slices.ContainsFunc(b.columns, ofKind):
+		id.kinds = append(id.kinds, p.String())
+	default:
+		id.others = true
+	}
+}
+
+// eats refuses an ID that is the same in messages that are no repeats. Where it may be
+// meant (an order has each status once) that is left to be said.
+func (b *tablePlanner) eats(id idParts) bool {
+	const hint = "identify messages by what differs between two updates of a row"
+	few := strings.Join(id.few, ", ")
+	switch {
+	case id.others:
+		return false
+	case len(id.key)+len(id.kinds) == 0:
+		b.wrong("", "identify messages by what differs between any two of them", "the message ID takes few values (%s): nearly every message would be a duplicate", few)
+	case !b.write.keeps() || len(b.key) == 0:
+		return false
+	case len(id.few)+len(id.kinds) == 0:
+		b.wrong("", hint, "the message ID is the key, or a part of it: every later update of a row would be a duplicate")
+	case len(id.kinds) == 0:
+		b.wrong("", hint, "the message ID is of the row's key and what takes few values (%s): later updates of a row would be a duplicate", few)
+	default:
+		b.doubt = fmt.Sprintf("two updates of a row with the same %s have one message ID: the second is taken for a repeat", strings.Join(append(id.kinds, id.few...), ", "))
+		return false
+	}
+	return true
 }
 
 // isKeyOf says whether a column of the key takes a path, or what is the same in
@@ -653,6 +699,10 @@ func (p *tablePlan) keyNames() string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// IDDoubt says what makes it doubtful that message IDs tell messages apart; "" if
+// nothing does.
+func (t *Table) IDDoubt() string { return t.plan.Load().doubt }
 
 // MemoryWhy says in a few words why [Table.Memory] is what it is.
 func (t *Table) MemoryWhy() string { return t.plan.Load().why }

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -84,6 +85,22 @@ func (p Path) IsPlace() bool {
 // source's log.
 func (p Path) IsPosition() bool {
 	return p.Root == RootEnvelope && len(p.Names) == 1 && p.Names[0] == "position"
+}
+
+// IsFew says that it takes few values, however many messages there are: the topic, the
+// kind of a change, and where a source keeps the table.
+func (p Path) IsFew() bool {
+	switch {
+	case p.Root == RootTopic, p.Root == RootPartition:
+		return true
+	case p.Root != RootEnvelope:
+		return false
+	case len(p.Names) == 1:
+		return p.Names[0] == "op"
+	case len(p.Names) == 2 && p.Names[0] == "source":
+		return slices.Contains([]string{"connector", "version", "name", "db", "schema", "table", "collection", "snapshot"}, p.Names[1])
+	}
+	return false
 }
 
 // Equal says whether both select the same.

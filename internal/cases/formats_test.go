@@ -584,6 +584,11 @@ func TestCheckRefusesIDsThatWouldEatATopicOfStates(t *testing.T) {
 		{"envelope: debezium", "{fields: [envelope.after.id]}", "{table: orders, write: upsert}", true},
 		{"envelope: debezium", "{fields: [key.a, key.b]}", "{table: parts, write: mirror}", true},
 		{"envelope: debezium", "{fields: [key.id, envelope.position]}", "{table: orders, write: mirror}", false},
+		{"envelope: debezium", "{fields: [key.id, envelope.op]}", "{table: orders, write: mirror}", true},
+		{"envelope: debezium", "{fields: [envelope.op, key.a, envelope.source.table]}", "{table: parts, write: upsert}", true},
+		{"envelope: debezium", "{fields: [key.id, envelope.op, envelope.source.ts_ms]}", "{table: orders, write: mirror}", false},
+		{"envelope: debezium", "{fields: [envelope.op, envelope.source.table]}", "{table: orders, write: append}", true},
+		{"format: json", "{fields: [value.id, topic]}", "{table: orders, write: upsert}", true},
 		{"envelope: cloudevents", "{fields: [value.id]}", "{table: orders, write: upsert}", true},
 		{"envelope: cloudevents", "{fields: [envelope.source, envelope.id]}", "{table: orders, write: upsert}", false},
 	} {
@@ -608,6 +613,42 @@ func TestCheckRefusesIDsThatWouldEatATopicOfStates(t *testing.T) {
 		}
 		if eaten != c.eaten {
 			t.Errorf("%s: refused %v, want %v", what, eaten, c.eaten)
+		}
+	}
+}
+
+// An ID that may be meant (an order has each status once) is said to be doubtful, and not
+// refused.
+func TestAnIDOfTheKeyAndAKindIsDoubted(t *testing.T) {
+	t.Parallel()
+	const eats = "taken for "
+	s := newScene(t, 1, `CREATE TYPE status AS ENUM ('new', 'paid'); CREATE TABLE state (id integer PRIMARY KEY, status status, paid boolean, total numeric); CREATE TABLE change (id integer, status text)`)
+	s.acked(0)
+	for _, c := range []struct {
+		envelope, id, to string
+		doubted          bool
+	}{
+		{"none", "[value.id, value.status]", "{table: state, write: upsert}", true},
+		{"none", "[value.id, value.paid, topic]", "{table: state, write: upsert}", true},
+		{"none", "[value.id, value.status, value.total]", "{table: state, write: upsert}", false},
+		{"none", "[value.id, value.status]", "{table: state, write: insert}", false},
+		{"debezium", "[key.id, envelope.after.status]", "{table: state, write: mirror}", true},
+		{"debezium", "[key.id, envelope.op]", "{table: change, write: append}", true},
+		{"debezium", "[key.id, envelope.op, envelope.position]", "{table: change, write: append}", false},
+	} {
+		f, err := config.Parse("semel.yaml", []byte(s.text(s.route("envelope: "+c.envelope, "id: {fields: "+c.id+"}", "to: "+c.to))), func(string) (string, bool) { return "", false })
+		must(t, err)
+		found, err := daemon.Check(within(t), f, quiet)
+		must(t, err)
+		doubted := false
+		for _, f := range found {
+			if f.Wrong {
+				t.Errorf("%v: %s", c, f.What)
+			}
+			doubted = doubted || strings.Contains(f.What, eats)
+		}
+		if doubted != c.doubted {
+			t.Errorf("%v: doubted %v, want %v", c, doubted, c.doubted)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/semelhq/semel/internal/sqlname"
 	"github.com/semelhq/semel/kafka"
 	"github.com/semelhq/semel/postgres"
+	"github.com/semelhq/semel/sink"
 )
 
 // Finding is one thing that a check found.
@@ -210,6 +211,7 @@ func (c *check) route(r config.Route) error {
 	if !r.Limit.IsZero() {
 		c.weak(r.Path+".limit", fmt.Sprintf("each process takes at most %s, however many wait: the lag grows while more are sent", r.Limit), "leave it out when the backlog is gone")
 	}
+	c.changeID(r)
 	if err := c.formats(r); err != nil {
 		return err
 	}
@@ -378,6 +380,9 @@ func (c *check) one(r planned) error {
 	if r.Guarantee == config.EffectivelyOnce && t.Memory() == inbox.MemoryPosition {
 		c.weak(r.Path+".id", byPosition, byPositionHint)
 	}
+	if doubt := t.IDDoubt(); doubt != "" {
+		c.weak(r.Path+".id", doubt, "add what differs between two updates of a row, such as its version")
+	}
 	if r.Guarantee != config.EffectivelyOnce && len(r.To.Combine) > 0 {
 		c.weak(r.Path+".guarantee", string(r.Guarantee)+" keeps no message IDs: what a producer sends twice is added twice", "effectively-once, with an ID in a header or fields of the message")
 	}
@@ -398,6 +403,22 @@ const (
 	byPosition     = "by position: what a producer sends twice takes effect twice"
 	byPositionHint = "an ID in a header, or fields of the message"
 )
+
+// changeID looks whether IDs tell changes of a row apart where each is to take effect by
+// itself: with a table that holds states the planner does.
+func (c *check) changeID(r config.Route) {
+	keyed := r.ID.Key
+	for _, p := range r.ID.Fields {
+		if p.Root == sink.RootKey {
+			keyed = true
+		} else if !p.IsFew() {
+			return
+		}
+	}
+	if keyed && r.Envelope == config.EnvelopeDebezium && r.To.Write != config.Upsert && r.To.Write != config.Mirror {
+		c.weak(r.Path+".id", "the key of a change event is that of its row: later changes of a row are taken for repeats", "add what differs between two changes, such as envelope.position")
+	}
+}
 
 // mistakes says each at its place. Of what is missing plan says where the SQL is.
 func (c *check) mistakes(r config.Route, all []*postgres.TableError, plan string) {
