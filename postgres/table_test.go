@@ -525,6 +525,8 @@ func TestRoutesThatDontFitAreRefusedWithAHint(t *testing.T) {
 		{cfg{Table: "orders", Write: "upsert", PrimaryKey: []string{"ver"}}, "key (ver): no unique index is over exactly these columns", ""},
 		{cfg{Table: "orders", Write: "upsert", ID: []string{"value.id"}}, "the message ID is the key", ""},
 		{cfg{Table: "two", Write: "upsert", ID: []string{"value.a"}}, "the message ID is the key, or a part of it", ""},
+		{cfg{Table: "two", Write: "upsert", ID: []string{"value.a", "envelope.op"}}, "the message ID is of the row's key and what takes few values (envelope.op)", ""},
+		{cfg{Table: "two", Write: "append", ID: []string{"topic"}}, "the message ID takes few values (topic)", ""},
 		{cfg{Table: "orders", Write: "mirror", Version: "value.ver", Tombstone: postgres.TombstoneDelete}, "a deletion under a version has to leave its row", ""},
 		{cfg{Table: "two", Write: "mirror", Version: "value.ver", Tombstone: postgres.TombstoneDelete, Deleted: "at"}, `column "must": it is NOT NULL without a default`, ""},
 		{cfg{Table: "two", Write: "mirror", Version: "value.ver", Tombstone: postgres.TombstoneDelete, Deleted: "c"}, "text can't hold the time of a deletion", ""},

@@ -161,7 +161,12 @@ var database = []mutant{
 	},
 	{
 		guard: "postgres: an ID that is a part of the key is refused",
-		edits: []edit{{pgPlan, `	if state && b.write.keeps() {`, `	if inKey && len(b.key) == len(b.cfg.ID) && b.write.keeps() {`}},
+		edits: []edit{{pgPlan, `	case id.others:`, `	case id.others || len(id.key) < len(b.key):`}},
+		pkg:   pg, tests: []string{"TestRoutesThatDontFitAreRefusedWithAHint"},
+	},
+	{
+		guard: "postgres: what takes few values tells no updates apart",
+		edits: []edit{{pgPlan, `	case p.IsFew():`, `	case false:`}},
 		pkg:   pg, tests: []string{"TestRoutesThatDontFitAreRefusedWithAHint"},
 	},
 	{
