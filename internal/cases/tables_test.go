@@ -189,6 +189,21 @@ func TestInstancesMakeATableAndItsColumnsTogether(t *testing.T) {
 	s.sums()
 }
 
+// Serializers may name subjects by the record, or by topic and record.
+func TestTheSubjectOfASchemaIsNamed(t *testing.T) {
+	t.Parallel()
+	for i, c := range []struct{ under, subject string }{{"shop.Part", "shop.Part"}, {"TOPIC-shop.Part", "'{0}-shop.Part'"}} {
+		s, reg := registered(t, "")
+		reg.SeedSchema(strings.ReplaceAll(c.under, "TOPIC", s.topic), 1, 2, sr.Schema{Type: sr.TypeAvro, Schema: partV2})
+		s.produce(part(t, 2, 1))
+		s.run(s.route("format: avro", "schema: {subject: "+c.subject+"}", "id: {fields: [value.id]}", "to: {table: parts, write: insert, create: true, primary_key: [id]}"))
+		if got, want := s.columns("parts"), "id bigint, note text, cost numeric(9,2)"; got != want {
+			t.Errorf("%d: got  %s\nwant %s", i, got, want)
+		}
+		s.want("SELECT count(*) FROM parts", "1")
+	}
+}
+
 func TestWithoutEvolveANewFieldIsUnknown(t *testing.T) {
 	t.Parallel()
 	s, reg := registered(t, "CREATE TABLE parts (id bigint PRIMARY KEY)")

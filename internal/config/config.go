@@ -168,6 +168,7 @@ type (
 // Schema is a schema in a local file, and how a format's schemas are used.
 type Schema struct {
 	File     string // as it was written: relative to the working directory; "": the registry has it
+	Subject  string // what the registry calls it; {0} is the topic; "": TOPIC-value or TOPIC-key
 	Message  string // of Protobuf: the full name
 	Reader   string // of Avro: the file of what is read
 	Validate bool   // of JSON Schema: messages are checked by the registry's

@@ -95,8 +95,8 @@ func TestDefaultsAreThoseOfTheDocument(t *testing.T) {
 	f := parse(t, minimal())
 	r := f.Routes[0]
 	r.ID = config.ID{}
-	if got := fmt.Sprintf("%+v", r); got != "{Name:r Consumer:r From:{Topics:[t] Matching: Start:group Group:r Concurrency:1 KeyFormat:0 KeyEncoding: KeySchema:{File: Message: Reader: Validate:false} GroupProtocol:classic InstanceID: SessionTimeout:10s} "+
-		"Guarantee:effectively-once Format:json Schema:{File: Message: Reader: Validate:false} Envelope:none ID:{Header: Fields:[] Key:false Position:false} OnMissingID:dead-letter OnCollision:dead-letter OnGap:go-on Filter: "+
+	if got := fmt.Sprintf("%+v", r); got != "{Name:r Consumer:r From:{Topics:[t] Matching: Start:group Group:r Concurrency:1 KeyFormat:0 KeyEncoding: KeySchema:{File: Subject: Message: Reader: Validate:false} GroupProtocol:classic InstanceID: SessionTimeout:10s} "+
+		"Guarantee:effectively-once Format:json Schema:{File: Subject: Message: Reader: Validate:false} Envelope:none ID:{Header: Fields:[] Key:false Position:false} OnMissingID:dead-letter OnCollision:dead-letter OnGap:go-on Filter: "+
 		"To:{Table:t Template: Write:append PrimaryKey:[] Version: Columns:[] OnExists:duplicate Zone:UTC Epoch:map[] OnNUL:dead-letter UnknownFields:ignore Create:false Evolve:none Tombstone:ignore Absent:set-null Combine:[] Deleted: Query:{SQL: Relation:[] Expect:any}} "+
 		"Batch:{Messages:5000 Bytes:16777216 Time:10s Linger:0s} Inbox:{Window:168h0m0s} "+
 		"OnError:{Then:dead-letter Attempts:1 Initial:1s Max:5m0s InARow:20 Share:0.05} Limit: DeadLetters:{Keep:2160h0m0s} Path:routes[0]}" {

@@ -398,10 +398,22 @@ func (r *reader) checkTemplate(at string, t *Route) {
 		}
 		return
 	}
-	groups := t.From.regexp().NumSubexp()
-	for _, place := range template.FindAllStringSubmatch(t.To.Template, -1) {
+	r.checkPlaces(join(at, "to.table"), t.To.Template, t.From)
+}
+
+// checkPlaces looks whether all that a template names is there.
+func (r *reader) checkPlaces(path, text string, f From) {
+	groups := 0
+	if f.Matching != "" {
+		re, err := regexp.Compile(f.Matching)
+		if err != nil {
+			return // said already
+		}
+		groups = re.NumSubexp()
+	}
+	for _, place := range template.FindAllStringSubmatch(text, -1) {
 		if n, err := strconv.Atoi(place[1]); err != nil || n > groups {
-			r.failPath(join(at, "to.table"), fmt.Sprintf("%s, and topics_matching has %d groups", place[0], groups), "a group is written in brackets: (.*)")
+			r.failPath(path, fmt.Sprintf("%s, and topics_matching has %d groups", place[0], groups), "a group is written in brackets: (.*)")
 		}
 	}
 }

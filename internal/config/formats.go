@@ -59,8 +59,8 @@ func (r *reader) registry(n *yaml.Node, at string) {
 
 func (r *reader) schema(dst *Schema) field {
 	return func(n *yaml.Node, at string) {
-		seen := r.object(n, at, fields{"file": r.name(&dst.File), "message": r.name(&dst.Message), "reader": r.name(&dst.Reader), "validate": r.bool(&dst.Validate)})
-		if n = target(n); seen["file"] == nil && (seen["reader"] == nil && seen["validate"] == nil || seen["message"] != nil) {
+		seen := r.object(n, at, fields{"file": r.name(&dst.File), "subject": r.name(&dst.Subject), "message": r.name(&dst.Message), "reader": r.name(&dst.Reader), "validate": r.bool(&dst.Validate)})
+		if n = target(n); seen["file"] == nil && (seen["reader"] == nil && seen["validate"] == nil && seen["subject"] == nil || seen["message"] != nil) {
 			r.missing(n, join(at, "file"), "file: order.avsc, order.proto, or order.schema.json")
 		}
 	}
@@ -75,6 +75,8 @@ func (r *reader) checkFormats(at string, t *Route) {
 		key = FormatJSON
 	}
 	r.checkSchema(join(at, "from"), "key_format", "key_schema", key, t.From.KeySchema)
+	r.checkPlaces(join(at, "schema.subject"), t.Schema.Subject, t.From)
+	r.checkPlaces(join(at, "from.key_schema.subject"), t.From.KeySchema.Subject, t.From)
 	if t.Format != FormatRaw {
 		return
 	}
@@ -112,6 +114,9 @@ func (r *reader) checkSchema(at, format, schema string, f Format, s Schema) {
 	path := join(at, schema)
 	if s.Reader != "" && f != FormatAvro {
 		r.failPath(join(path, "reader"), "without effect: only Avro reads by two schemas", "")
+	}
+	if s.Subject != "" && local {
+		r.failPath(join(path, "subject"), "without effect: the schema is in a file", "")
 	}
 	switch {
 	case s.Validate && (f != FormatJSONSchema || local):

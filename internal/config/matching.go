@@ -59,17 +59,45 @@ func (r Route) TableOf(topic string) (string, error) {
 	if r.To.Template == "" {
 		return r.To.Table.String(), nil
 	}
-	groups := r.From.regexp().FindStringSubmatch(topic)
+	groups := r.From.groups(topic)
 	if groups == nil {
 		return r.To.Template, fmt.Errorf("topic %s doesn't match %s", topic, r.From.Matching)
 	}
+	return fill(r.To.Template, groups)
+}
+
+// groups are what stands for {0}, {1}, …; nil if the topic doesn't match.
+func (f From) groups(topic string) []string {
+	if f.Matching == "" {
+		return []string{topic}
+	}
+	return f.regexp().FindStringSubmatch(topic)
+}
+
+// fill puts groups into a template. One that is empty is an error.
+func fill(text string, groups []string) (string, error) {
 	var empty error
-	name := template.ReplaceAllStringFunc(r.To.Template, func(place string) string {
+	name := template.ReplaceAllStringFunc(text, func(place string) string {
 		n, _ := strconv.Atoi(place[1 : len(place)-1])
 		if groups[n] == "" {
-			empty = fmt.Errorf("%s is empty in topic %s", place, topic)
+			empty = fmt.Errorf("%s is empty in topic %s", place, groups[0])
 		}
 		return groups[n]
 	})
 	return name, empty
+}
+
+// ValueSubject is what the schema registry calls the schemas of a topic's values.
+func (r Route) ValueSubject(topic string) string { return r.subject(r.Schema, topic, "-value") }
+
+// KeySubject is that of its keys.
+func (r Route) KeySubject(topic string) string { return r.subject(r.From.KeySchema, topic, "-key") }
+
+func (r Route) subject(s Schema, topic, usual string) string {
+	groups := r.From.groups(topic)
+	if s.Subject == "" || groups == nil {
+		return topic + usual
+	}
+	name, _ := fill(s.Subject, groups) // the registry doesn't know it then
+	return name
 }

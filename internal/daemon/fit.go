@@ -63,7 +63,7 @@ func (p *parts) types(ctx context.Context, r config.Route, topics []string) (all
 	}
 	d, steps := p.decoders[r.Name], p.openers(r)
 	for _, topic := range topics {
-		sent, err := typeOf(ctx, d.value, topic+"-value")
+		sent, err := typeOf(ctx, d.value, r.ValueSubject(topic))
 		if err != nil {
 			return nil, mistaken(r, err)
 		}
@@ -77,7 +77,7 @@ func (p *parts) types(ctx context.Context, r config.Route, topics []string) (all
 			t.Envelope = &sink.Type{Kind: sink.TypeMap, Elem: &sink.Type{Kind: sink.TypeText}}
 		}
 		if d.key != nil {
-			t.Key, err = typeOf(ctx, d.key, topic+"-key")
+			t.Key, err = typeOf(ctx, d.key, r.KeySubject(topic))
 			if err != nil && !errors.Is(err, registry.ErrUnknown) { // it may not be needed
 				return nil, mistaken(r, err)
 			}

@@ -229,12 +229,15 @@ func (c *check) formats(r config.Route) error {
 func (c *check) subjects(r config.Route, d *registry.Decoder) (fields []string, ok bool, err error) {
 	ok = len(r.From.Topics) > 0
 	for i, topic := range r.From.Topics {
-		subject := topic + "-value"
+		subject, at := r.ValueSubject(topic), fmt.Sprintf("%s.from.topics[%d]", r.Path, i)
+		if r.Schema.Subject != "" {
+			at = r.Path + ".schema.subject"
+		}
 		some, known, err := d.Fields(c.ctx, subject)
 		var down *semel.OutageError
 		switch {
 		case errors.Is(err, registry.ErrUnknown):
-			c.weak(fmt.Sprintf("%s.from.topics[%d]", r.Path, i), "the schema registry has no subject "+subject+": what its messages hold isn't known before they come", "")
+			c.weak(at, "the schema registry has no subject "+subject+": what its messages hold isn't known before they come", "")
 			known = false
 		case errors.As(err, &down):
 			return nil, false, unreachable(down)
