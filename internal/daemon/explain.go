@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,18 +28,25 @@ type Part struct{ Name, Text string }
 // Explain says what the routes promise. The table decides a part of it;
 // unasked says why it wasn't asked, if it wasn't.
 func Explain(ctx context.Context, f *config.File, offline bool) (es []Explanation, unasked error) {
-	tables := map[string]*postgres.Table{}
+	var answers map[string]asked
 	if !offline {
-		tables, unasked = askTables(ctx, f)
+		answers, unasked = askTables(ctx, f)
 	}
 	for _, r := range f.Routes {
-		es = append(es, explanation(r, tables[r.Name]))
+		es = append(es, explanation(r, answers[r.Name]))
 	}
 	return es, unasked
 }
 
-// askTables asks each route's table what it can remember.
-func askTables(ctx context.Context, f *config.File) (map[string]*postgres.Table, error) {
+// asked is what was heard of a route's table.
+type asked struct {
+	table  *postgres.Table // nil: not asked, or not there yet
+	change string          // what semel run would make of it first; "": nothing, or not known
+}
+
+// askTables asks each route's table what it can remember, and schemas what the route
+// would make of it.
+func askTables(ctx context.Context, f *config.File) (map[string]asked, error) {
 	p, err := prepare(f, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
@@ -47,20 +55,47 @@ func askTables(ctx context.Context, f *config.File) (map[string]*postgres.Table,
 	if err := p.reachDatabase(ctx); err != nil {
 		return nil, err
 	}
-	ts := map[string]*postgres.Table{}
+	answers := map[string]asked{}
 	var failed error
 	for _, r := range f.Routes {
 		if r.To.Template != "" || r.To.Query.SQL != "" {
 			continue // what many tables are like, no one of them says
 		}
-		t, err := p.table(ctx, r)
-		if err != nil {
-			failed = err
-			continue
+		var a asked
+		if fits(r) {
+			a.change = p.changeOf(ctx, r)
 		}
-		ts[r.Name] = t
+		table, err := p.table(ctx, r)
+		switch {
+		case err == nil:
+			a.table = table
+		case !fits(r):
+			failed = err
+		}
+		answers[r.Name] = a
 	}
-	return ts, failed
+	return answers, failed
+}
+
+// changeOf is what the route would make of its table if it began now.
+func (p *parts) changeOf(ctx context.Context, r config.Route) string {
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	all, err := p.tablesOf(ctx, r)
+	if err != nil {
+		return "It isn't known now what that is: " + oneLine(err) + "."
+	}
+	sql, err := p.missing(ctx, all[0])
+	create := strings.HasPrefix(sql, "CREATE")
+	switch {
+	case err != nil:
+		return "It isn't known now what that is: " + oneLine(err) + "."
+	case sql == "":
+		return "Now that is nothing: the table has all that the schemas ask for."
+	case create && !r.To.Create, !create && r.To.Evolve != config.EvolveAdd:
+		return "Now the route would halt, as it may not do this: " + strings.Join(strings.Fields(sql), " ")
+	}
+	return "Now that is: " + strings.Join(strings.Fields(sql), " ")
 }
 
 // memoryOfFile is the memory as far as the file decides it.
@@ -71,11 +106,11 @@ func memoryOfFile(r config.Route) inbox.Memory {
 	return inbox.MemoryInbox
 }
 
-// explanation of a route; table is nil where it wasn't asked.
-func explanation(r config.Route, table *postgres.Table) Explanation {
-	e := explainer{r: r, table: table, memory: memoryOfFile(r), name: r.To.Target()}
-	if table != nil {
-		e.memory = memory(r, table)
+// explanation of a route, by its file and its table.
+func explanation(r config.Route, heard asked) Explanation {
+	e := explainer{r: r, table: heard.table, memory: memoryOfFile(r), name: r.To.Target()}
+	if e.table != nil {
+		e.memory = memory(r, e.table)
 	}
 	e.Title = fmt.Sprintf("route %s: %s into table %s, %s", r.Name, r.From.Words(), e.name, r.To.Write)
 	if r.To.Query.SQL != "" {
@@ -86,6 +121,7 @@ func explanation(r config.Route, table *postgres.Table) Explanation {
 	e.remembers()
 	e.messages()
 	e.rows()
+	e.fit(heard.change)
 	e.pace()
 	e.crash()
 	e.afterwards()
@@ -180,7 +216,11 @@ func (e *explainer) messages() {
 func (e *explainer) rows() {
 	e.say("path", "%s", pathWords(e.r, e.memory))
 	if e.r.To.Template != "" {
-		e.say("", "A table for each topic, as its name says, all in one transaction. A topic without a table halts the route at its first message.")
+		without := " A topic without a table halts the route at its first message."
+		if e.r.To.Create {
+			without = ""
+		}
+		e.say("", "A table for each topic, as its name says, all in one transaction.%s", without)
 	}
 	if e.table != nil {
 		e.say("", "Here: %s.", e.table.Path())
@@ -191,6 +231,55 @@ func (e *explainer) rows() {
 		return
 	}
 	e.say("", "Messages of a partition stay in order. %d lanes share the partitions of this process.", n)
+}
+
+// fit says what the route makes of its table, and change what that is now.
+func (e *explainer) fit(change string) {
+	if !fits(e.r) {
+		return
+	}
+	from := "the newest schemas in the registry (" + e.subjects() + ")"
+	if e.r.Schema.File != "" {
+		from = "the schema in " + e.r.Schema.File
+	}
+	if e.r.Schema.Reader != "" {
+		from = "the schema in " + e.r.Schema.Reader + ", as which all is read"
+	}
+	when := "when the route begins"
+	if e.r.To.Template != "" {
+		when += ", or its topic appears"
+	}
+	var does []string
+	if e.r.To.Create {
+		does = append(does, "A table that isn't there is made "+when+", by "+from+".")
+		from = "such schemas"
+	}
+	if e.r.To.Evolve == config.EvolveAdd {
+		does = append(does, "For each field of "+from+" that has no column one is added, also while the route runs, before the first message of that schema is written.")
+	}
+	e.say("the table", "%s In a transaction of its own, before that of the rows: a crash in between leaves the table as it is to be, and no row. Nothing is dropped or retyped: what a column can't hold exactly halts the route.", strings.Join(does, " "))
+	if change != "" {
+		e.say("", "%s", change)
+	}
+}
+
+// subjects are what the registry is asked for.
+func (e *explainer) subjects() string {
+	topics := e.r.From.Topics
+	if e.r.From.Matching != "" {
+		topics = []string{"TOPIC"}
+	}
+	var names []string
+	for _, t := range topics {
+		name := e.r.ValueSubject(t)
+		if e.r.From.Matching != "" && e.r.Schema.Subject != "" {
+			name = e.r.Schema.Subject
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // pace is how fast a route may be.
