@@ -150,13 +150,19 @@ func (w *worker) ask(method, path string, body any) (string, error) {
 	return string(text), err
 }
 
-// put makes a connector, and returns when its tasks run.
-func (w *worker) put(name string, config map[string]string) {
+// give makes a connector.
+func (w *worker) give(name string, config map[string]string) {
 	w.t.Helper()
 	eventually(w.t, name+" is taken", func() bool {
 		_, err := w.ask("PUT", "/connectors/"+name+"/config", config)
 		return err == nil
 	})
+}
+
+// put makes a connector that is made again with the worker, and returns when its tasks run.
+func (w *worker) put(name string, config map[string]string) {
+	w.t.Helper()
+	w.give(name, config)
 	w.connectors[name] = config
 	eventually(w.t, name+" runs", func() bool { return w.states(name) == "RUNNING RUNNING" })
 }
