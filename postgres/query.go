@@ -41,6 +41,7 @@ type Query struct {
 	each   bool
 	single bool   // it is one statement
 	create string // makes the empty relation
+	fills  queryFills
 	list   string
 }
 
@@ -100,6 +101,10 @@ func NewQuery(ctx context.Context, db Beginner, cfg QueryConfig) (*Query, error)
 	}
 	q.cfg = cfg.TableConfig
 	q.plan.Store(p)
+	q.fills, err = fillsOf(ctx, tx, q.sql)
+	if err != nil {
+		return nil, err
+	}
 	return q, q.check(ctx, tx)
 }
 
@@ -193,7 +198,13 @@ func (q *Query) Apply(ctx context.Context, tx inbox.Tx[pgx.Tx], items []*inbox.I
 		return err
 	}
 	w := q.writer(p, tx)
-	if err = q.run(ctx, w, rows); err != nil && w.tx != nil {
+	if err = q.run(ctx, w, rows); err == nil {
+		return nil
+	}
+	if halt := q.fills.unfilled(err); halt != nil {
+		return halt
+	}
+	if w.tx != nil {
 		return w.tx.note(err)
 	}
 	return err
