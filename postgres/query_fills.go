@@ -76,19 +76,22 @@ func (f queryFills) add(ctx context.Context, tx pgx.Tx, p *queryPlan) error {
 			return err
 		}
 		_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
-			var schema, name, column string
+			var schema, name, column, otherwise string
 			var number int
 			var anyway bool
-			if err := row.Scan(&schema, &name, &column, &number, &anyway); err != nil {
+			if err := row.Scan(&schema, &name, &column, &number, &otherwise, &anyway); err != nil {
 				return struct{}{}, err
 			}
 			table := [2]string{schema, name}
 			if f[table] == nil {
 				f[table] = map[string]bool{}
 			}
-			if anyway || p.Operation == "Merge" || number > len(child.Output) || !strings.HasPrefix(child.Output[number-1], "NULL::") {
-				f[table][column] = true
+			said := anyway || p.Operation == "Merge" || number > len(child.Output)
+			if !said {
+				out := child.Output[number-1]
+				said = !strings.HasPrefix(out, "NULL::") && out != otherwise
 			}
+			f[table][column] = f[table][column] || said
 			return struct{}{}, nil
 		})
 		if err != nil {
@@ -98,15 +101,17 @@ func (f queryFills) add(ctx context.Context, tx pgx.Tx, p *queryPlan) error {
 	return nil
 }
 
-// queryTarget answers the columns of a table and its partitions, and whether something
-// else than the statement may fill one: an expression over others, or a trigger.
+// queryTarget answers the columns of a table and its partitions, what is in one of
+// which a statement says nothing, and whether something else may fill it: an
+// expression over others, or a trigger.
 const queryTarget = `
 	SELECT n.nspname, c.relname, a.attname, (SELECT b.attnum FROM pg_attribute b WHERE b.attrelid = r.oid AND b.attname = a.attname)::int,
-	       a.attgenerated <> '' OR EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgtype & 7 = 7)
+	       coalesce(pg_get_expr(d.adbin, d.adrelid), ''), a.attgenerated <> '' OR EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgtype & 7 = 7)
 	FROM pg_class r JOIN pg_namespace s ON s.oid = r.relnamespace AND s.nspname = $1
 	CROSS JOIN LATERAL (SELECT r.oid UNION SELECT relid FROM pg_partition_tree(r.oid)) t
 	JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 	JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+	LEFT JOIN pg_attrdef d ON d.adrelid = r.oid AND d.adnum = (SELECT b.attnum FROM pg_attribute b WHERE b.attrelid = r.oid AND b.attname = a.attname)
 	WHERE r.relname = $2`
 
 // unfilled halts where the server misses a column that the SQL puts nothing into: that

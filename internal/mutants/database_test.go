@@ -200,6 +200,11 @@ var database = []mutant{
 		pkg:   pg, tests: []string{"TestATableIsAlteredWhileItRuns/append"},
 	},
 	{
+		guard: "postgres: nor is one that a route's SQL doesn't fill",
+		edits: []edit{{pgQuery, `if halt := q.fills.unfilled(err); halt != nil {`, `if halt := q.fills.unfilled(err); halt != nil && false {`}},
+		pkg:   pg, tests: []string{"TestATableIsAlteredWhileItRuns/sql", "TestAColumnThatTheSQLDoesNotFillHaltsTheRoute/one_statement"},
+	},
+	{
 		guard: "postgres: repeats in a batch are compared with the row",
 		edits: []edit{{pgMet, `if err := w.there(ctx, repeats); err != nil {`, `if err := w.there(ctx, repeats[:0]); err != nil {`}},
 		pkg:   pg, tests: []string{"TestRepeatsInsideABatchAreComparedWithTheRowWhereTheTableIsTheMemory/batches_of_12"},
