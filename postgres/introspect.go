@@ -86,6 +86,7 @@ type introspectColumn struct {
 	name          string
 	typ           string             // as declared, for people and for noticing a change
 	cast          string             // the type's name without a modifier, for casts
+	base          string             // that of the base type
 	oid           uint32             // of the base type, under all domains
 	typname       string             // of the base type
 	typtype       string             // of the base type: b, e (enum), c, r, ...
@@ -284,7 +285,7 @@ func introspectColumns(ctx context.Context, db Querier, relation uint32) ([]intr
 			SELECT u.attnum, d.typbasetype, d.typtypmod, u.filled OR d.typnotnull
 			FROM under u JOIN pg_type d ON d.oid = u.typ WHERE d.typtype = 'd'
 		)
-		SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(a.atttypid, -1),
+		SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(a.atttypid, -1), format_type(b.oid, -1),
 		       b.oid, b.typname, b.typtype::text, u.mod,
 		       CASE WHEN b.typcategory = 'A' AND b.typlen = -1 THEN b.typelem ELSE 0 END,
 		       coalesce((SELECT e.typtype::text FROM pg_type e WHERE e.oid = b.typelem), ''),
@@ -297,7 +298,7 @@ func introspectColumns(ctx context.Context, db Querier, relation uint32) ([]intr
 		return nil, err
 	}
 	columns, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c introspectColumn, err error) {
-		err = row.Scan(&c.name, &c.typ, &c.cast, &c.oid, &c.typname, &c.typtype, &c.mod, &c.elem, &c.elemType,
+		err = row.Scan(&c.name, &c.typ, &c.cast, &c.base, &c.oid, &c.typname, &c.typtype, &c.mod, &c.elem, &c.elemType,
 			&c.domain, &c.notNull, &c.hasDefault, &c.identity, &c.generated, &c.deterministic)
 		return c, err
 	})

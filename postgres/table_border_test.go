@@ -216,35 +216,45 @@ func TestAnyBatchBorderLeavesTheSameRows(t *testing.T) {
 				for seed := first; seed < first+seeds; seed++ {
 					rng := rand.New(rand.NewPCG(seed, 7))
 					ms := borderHistory(rng, 5+rng.IntN(25))
-					b.table = tables[0]
-					b.exec("TRUNCATE " + one + ", " + many + " CASCADE")
-					want := b.settleMessages(ms, func(int) int { return 1 })
-					want.rows = b.rows(one)
-					for _, most := range []int{len(ms), 2 + rng.IntN(12)} {
-						b.table = tables[1]
-						b.exec("TRUNCATE " + many + " CASCADE")
-						got := b.settleMessages(ms, func(left int) int {
-							if most == len(ms) {
-								return left
-							}
-							return min(left, 1+rng.IntN(most))
-						})
-						got.rows = b.rows(many)
-						same := got.rows == want.rows && got.letters == want.letters
-						for i := range got.outcomes {
-							g, w := got.outcomes[i], want.outcomes[i]
-							same = same && (g == w || g == 'o' && (w == 'a' || w == 's'))
-						}
-						if !same {
-							var lines strings.Builder
-							for i, m := range ms {
-								fmt.Fprintf(&lines, "%2d %c %c %s %s %s\n", i, want.outcomes[i], got.outcomes[i], m.Key, m.Headers, m.Value)
-							}
-							t.Fatalf("seed %d, batches up to %d\none by one %s\n%s\nin batches %s\n%s\n%s", seed, most, want.letters, want.rows, got.letters, got.rows, lines.String())
-						}
-					}
+					b.compareBorders(seed, rng, ms, tables, [2]string{one, many})
 				}
 			})
+		}
+	}
+}
+
+// compareBorders settles messages one by one into one table, and cut in two ways into
+// another.
+func (b *tableBench) compareBorders(seed uint64, rng *rand.Rand, ms []semel.Message, tables [2]*postgres.Table, names [2]string) {
+	b.t.Helper()
+	settle := func(n int, cut func(left int) int) borderEnd {
+		b.t.Helper()
+		b.table = tables[n]
+		clear(b.known)
+		b.exec("TRUNCATE " + names[n] + " CASCADE")
+		end := b.settleMessages(ms, cut)
+		end.rows = b.rows(names[n])
+		return end
+	}
+	want := settle(0, func(int) int { return 1 })
+	for _, most := range []int{len(ms), 2 + rng.IntN(12)} {
+		got := settle(1, func(left int) int {
+			if most == len(ms) {
+				return left
+			}
+			return min(left, 1+rng.IntN(most))
+		})
+		same := got.rows == want.rows && got.letters == want.letters
+		for i := range got.outcomes {
+			g, w := got.outcomes[i], want.outcomes[i]
+			same = same && (g == w || g == 'o' && (w == 'a' || w == 's'))
+		}
+		if !same {
+			var lines strings.Builder
+			for i, m := range ms {
+				fmt.Fprintf(&lines, "%2d %c %c %s %s %s\n", i, want.outcomes[i], got.outcomes[i], m.Key, m.Headers, m.Value)
+			}
+			b.t.Fatalf("seed %d, batches up to %d\none by one %s\n%s\nin batches %s\n%s\n%s", seed, most, want.letters, want.rows, got.letters, got.rows, lines.String())
 		}
 	}
 }

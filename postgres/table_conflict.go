@@ -294,7 +294,7 @@ func (p *tablePlan) probe(locked string, more ...string) string {
 		name := pgx.Identifier{p.columns[k.column].name}.Sanitize()
 		casts = append(casts, fmt.Sprintf("$%d::%s", i+1, k.array))
 		names = append(names, fmt.Sprintf("k%d", i))
-		same = append(same, fmt.Sprintf("t.%s = u.k%d", name, i))
+		same = append(same, k.same(name, fmt.Sprintf("k%d", i)))
 	}
 	out := []string{p.keyOut()}
 	return fmt.Sprintf("SELECT %s FROM unnest(%s) AS u(%s) CROSS JOIN LATERAL (SELECT t.* FROM %s AS t WHERE %s LIMIT 1%s) AS t",
@@ -360,8 +360,8 @@ func (p *tablePlan) compare() string {
 		params = append(params, fmt.Sprintf("$%d::text[]", i+2))
 		names = append(names, fmt.Sprintf("c%d", i))
 		stored, sent := "t."+pgx.Identifier{c.name}.Sanitize(), fmt.Sprintf("u.c%d::%s", i, c.cast)
-		if slices.ContainsFunc(p.key, func(k tableKey) bool { return k.column == i }) {
-			key = append(key, stored+" = "+sent)
+		if n := slices.IndexFunc(p.key, func(k tableKey) bool { return k.column == i }); n >= 0 {
+			key = append(key, stored+p.key[n].as+" = "+sent+p.key[n].as)
 			continue
 		}
 		if c.from.IsPlace() {
@@ -370,7 +370,7 @@ func (p *tablePlan) compare() string {
 		switch {
 		case c.typname == "json":
 			stored, sent = stored+"::jsonb", sent+"::jsonb"
-		case !introspectComparable[c.oid] && !introspectComparable[c.elem] && c.typtype != "e":
+		case !introspectComparable[c.oid] && !introspectComparable[c.elem] && (c.typtype != "e" || c.domain):
 			stored, sent = stored+"::text", sent+"::text" // perhaps without an equality
 		}
 		is := stored + " IS NOT DISTINCT FROM " + sent

@@ -276,7 +276,7 @@ func (p *tablePlan) deleteKeys() string {
 	}
 	var same []string
 	for i, k := range p.key {
-		same = append(same, fmt.Sprintf("t.%s = u.k%d", pgx.Identifier{p.columns[k.column].name}.Sanitize(), i))
+		same = append(same, k.same(pgx.Identifier{p.columns[k.column].name}.Sanitize(), fmt.Sprintf("k%d", i)))
 	}
 	return fmt.Sprintf("DELETE FROM %s AS t USING unnest(%s) AS u(%s) WHERE %s RETURNING 1::int2",
 		p.info.name.sql(), strings.Join(casts, ", "), strings.Join(names, ", "), strings.Join(same, " AND "))
@@ -515,8 +515,7 @@ func (p *tablePlan) updateFrom(omit uint64, from string, merged bool) string {
 	for i, c := range p.columns {
 		name := pgx.Identifier{c.name}.Sanitize()
 		switch {
-		case p.inKey(i):
-		case c.optional&omit != 0 || c.identity == "a":
+		case c.optional&omit != 0 || !p.sets(i):
 		case c.adds:
 			set = append(set, name+" = "+c.total(i, "coalesce(t."+name+", 0) + ", merged))
 		default:
@@ -525,7 +524,7 @@ func (p *tablePlan) updateFrom(omit uint64, from string, merged bool) string {
 	}
 	for _, k := range p.key {
 		name := pgx.Identifier{p.columns[k.column].name}.Sanitize()
-		same = append(same, "t."+name+" = u."+name)
+		same = append(same, k.same(name, name))
 	}
 	if set == nil { // nothing but its key
 		name := pgx.Identifier{p.columns[p.key[0].column].name}.Sanitize()

@@ -31,6 +31,11 @@ func (k *tableKeyType) out(name string) string {
 	return fmt.Sprintf(k.fold, name)
 }
 
+// same compares a column of t with one of u.
+func (k *tableKeyType) same(name, with string) string {
+	return fmt.Sprintf("t.%s%[3]s = u.%[2]s%[3]s", name, with, k.as)
+}
+
 // fold makes equal keys equal bytes where only the server knows which are.
 func (w *tableWriter) fold(ctx context.Context, rows []*tableRow) error {
 	if !slices.ContainsFunc(w.p.key, func(k tableKey) bool { return k.fold != "" }) {
@@ -64,7 +69,11 @@ func (w *tableWriter) fold(ctx context.Context, rows []*tableRow) error {
 // form; not ok for types with values that are equal in other bytes.
 func tableKeyTypeOf(c *introspectColumn) (k tableKeyType, ok bool) {
 	if c.typtype == "e" {
-		return tableKeyType{elem: pgtype.TextOID, array: "text[]::" + c.cast + "[]", canon: tableSame, one: true}, true
+		k = tableKeyType{elem: pgtype.TextOID, array: "text[]::" + c.cast + "[]", canon: tableSame, one: true}
+		if c.domain {
+			k.as = "::" + c.base // equality of enums is not found for a domain over one
+		}
+		return k, true
 	}
 	if form, is := tableFolded[c.typname]; is && c.typtype == "b" && c.elem == 0 {
 		return tableKeyType{elem: pgtype.TextOID, array: "text[]::" + c.cast + "[]", canon: tableSame, fold: form}, c.deterministic

@@ -76,6 +76,7 @@ type tableKeyType struct {
 	canon func([]byte) // makes equal values equal bytes
 	one   bool         // each value has one spelling, but for zones and the like
 	fold  string       // the expression of it that has; "": the bytes tell
+	as    string       // the cast to a type that has an equality; "": it has
 	uuid  bool
 }
 
@@ -539,6 +540,22 @@ func (p *tablePlan) inKey(column int) bool {
 	return slices.ContainsFunc(p.key, func(k tableKey) bool { return k.column == column })
 }
 
+// sets says whether a row that is there takes a column from the row that replaces or
+// patches it. Of its key it takes another spelling of what is equal (a citext in
+// capitals, 1.00 for 1.0): the last one, as of any other column. A batch writes no
+// more than that.
+func (p *tablePlan) sets(column int) bool {
+	if p.columns[column].identity == "a" {
+		return false
+	}
+	for _, k := range p.key {
+		if k.column == column {
+			return !k.one
+		}
+	}
+	return true
+}
+
 func (b *tablePlanner) makeMapping() {
 	cfg := sink.MappingConfig{KeyFormat: b.cfg.KeyFormat, Raw: b.cfg.Raw, Open: b.cfg.Open, TopicInID: b.cfg.SeveralTopics, KeepUnsent: b.cfg.Absent == AbsentKeep, Typed: b.cfg.Fit != nil && b.cfg.Fit.Evolve}
 	for i, c := range b.columns {
@@ -641,7 +658,7 @@ func (p *tablePlan) onConflict(omit uint64) string {
 		keys = append(keys, pgx.Identifier{p.columns[k.column].name}.Sanitize())
 	}
 	for i, c := range p.columns {
-		if c.optional&omit == 0 && !p.inKey(i) && c.identity != "a" {
+		if c.optional&omit == 0 && p.sets(i) {
 			name := pgx.Identifier{c.name}.Sanitize()
 			set = append(set, name+" = excluded."+name)
 		}

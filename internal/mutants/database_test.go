@@ -156,7 +156,7 @@ var database = []mutant{
 	},
 	{
 		guard: "postgres: a greater version clears the mark",
-		edits: []edit{{pgPlan, `if c.optional&omit == 0 && !p.inKey(i) && c.identity != "a" {`, `if c.optional&omit == 0 && !p.inKey(i) && c.identity != "a" && i != p.gone {`}},
+		edits: []edit{{pgPlan, `if c.optional&omit == 0 && p.sets(i) {`, `if c.optional&omit == 0 && p.sets(i) && i != p.gone {`}},
 		pkg:   pg, tests: []string{"TestADeletionUnderAVersionLeavesItsRow"},
 	},
 	{
