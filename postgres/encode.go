@@ -57,7 +57,7 @@ type encodeConfig struct {
 // server reads any type.
 func newEncoder(c *introspectColumn, cfg encodeConfig) (enc encoder, fast bool) {
 	if c.elem != 0 {
-		elem := &introspectColumn{name: c.name, oid: c.elem, mod: c.mod, typtype: c.elemType, attributes: c.attributes}
+		elem := &introspectColumn{name: c.name, oid: c.elem, mod: c.mod, typtype: c.elemType, attributes: c.attributes, bounds: c.bounds}
 		inner, ok := newEncoder(elem, cfg)
 		// The array says its element's type by number: one that isn't the same in
 		// every database would be wrong after a restore.
@@ -68,6 +68,9 @@ func newEncoder(c *introspectColumn, cfg encodeConfig) (enc encoder, fast bool) 
 	}
 	if c.typtype == "c" {
 		return newEncodeComposite(c.attributes, cfg), false
+	}
+	if enc := newEncodeServer(c, cfg); enc != nil {
+		return enc, false
 	}
 	switch c.oid {
 	case pgtype.Int2OID:
@@ -112,8 +115,6 @@ func newEncoder(c *introspectColumn, cfg encodeConfig) (enc encoder, fast bool) 
 		return encodeTimestamp{encodeTime: cfg.times.of(c), zoned: true}, true
 	case pgtype.BitOID:
 		return encodeBit{encodeAny{cfg.strip}}, false
-	case pgtype.IntervalOID:
-		return encodeInterval{encodeAny{cfg.strip}}, false
 	}
 	switch c.typname {
 	case "citext":
@@ -456,18 +457,6 @@ func (e encodeBit) text(dst []byte, v sink.Value) ([]byte, error) {
 	return append(dst, '0'), nil
 }
 
-// encodeInterval refuses bare numbers, which the server would take for seconds.
-type encodeInterval struct{ encodeAny }
-
-func (e encodeInterval) binary(dst []byte, v sink.Value) ([]byte, error) { return e.text(dst, v) }
-
-func (e encodeInterval) text(dst []byte, v sink.Value) ([]byte, error) {
-	if v.Kind == sink.Number || v.Kind == sink.Int {
-		return dst, errEncodeNoUnit
-	}
-	return e.encodeAny.text(dst, v)
-}
-
 // encodeHstore takes an object of texts, numbers and nulls, also one that was
 // sent as a text; and hstore's own form.
 type encodeHstore struct{ encodeAny }
@@ -499,11 +488,20 @@ func (e encodeHstore) text(dst []byte, v sink.Value) ([]byte, error) {
 		dst = append(dst, '"')
 		return nil
 	}
-	n := 0
+	last, n := map[string]int{}, 0 // of a name that comes twice hstore takes the first, all else takes the last
+	for name := range v.Members() {
+		last[string(name.Text(nil))] = n
+		n++
+	}
+	n, first := 0, true
 	for name, value := range v.Members() {
-		if n++; n > 1 {
+		if n++; last[string(name.Text(nil))] != n-1 {
+			continue
+		}
+		if !first {
 			dst = append(dst, ',')
 		}
+		first = false
 		if err := quoted(name); err != nil {
 			return dst, err
 		}

@@ -93,6 +93,7 @@ type introspectColumn struct {
 	mod           int32              // the modifier that applies
 	elem          uint32             // of an array: its element's type; else 0
 	elemType      string             // typtype of it
+	bounds        uint32             // of a range, or of the elements of an array of them: the type of its bounds
 	attributes    []introspectColumn // of a composite type, or of the elements of an array of one
 	domain        bool
 	notNull       bool
@@ -289,6 +290,7 @@ func introspectColumns(ctx context.Context, db Querier, relation uint32) ([]intr
 		       b.oid, b.typname, b.typtype::text, u.mod,
 		       CASE WHEN b.typcategory = 'A' AND b.typlen = -1 THEN b.typelem ELSE 0 END,
 		       coalesce((SELECT e.typtype::text FROM pg_type e WHERE e.oid = b.typelem), ''),
+		       coalesce((SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid IN (b.oid, b.typelem) OR r.rngmultitypid IN (b.oid, b.typelem)), 0),
 		       a.atttypid <> b.oid, u.filled, a.atthasdef, a.attidentity::text, a.attgenerated <> '',
 		       coalesce((SELECT l.collisdeterministic FROM pg_collation l WHERE l.oid = a.attcollation), true)
 		FROM under u JOIN pg_type b ON b.oid = u.typ AND b.typtype <> 'd'
@@ -298,7 +300,7 @@ func introspectColumns(ctx context.Context, db Querier, relation uint32) ([]intr
 		return nil, err
 	}
 	columns, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c introspectColumn, err error) {
-		err = row.Scan(&c.name, &c.typ, &c.cast, &c.base, &c.oid, &c.typname, &c.typtype, &c.mod, &c.elem, &c.elemType,
+		err = row.Scan(&c.name, &c.typ, &c.cast, &c.base, &c.oid, &c.typname, &c.typtype, &c.mod, &c.elem, &c.elemType, &c.bounds,
 			&c.domain, &c.notNull, &c.hasDefault, &c.identity, &c.generated, &c.deterministic)
 		return c, err
 	})

@@ -164,7 +164,7 @@ func TestRareKindsOfColumnsAreWrittenToo(t *testing.T) {
 			}())
 			b.exec("SET timezone = 'UTC'")
 			const value = `k={"id":%d,"n":1,"mr":"{[1,3),[5,9)}","tr":"{[2026-01-01 00:00:00+00,)}","path":"top.of.all","f":[1,2],"w":"(\"({1},2026-01-01)\",)","r":"empty","lseg":"[(0,0),(1,1)]","bv":"10101","b1":"1",
-				"mac":"08:00:2b:01:02:03:04:05","j":"$.a","iv":"10.4 seconds"}`
+				"mac":"08:00:2b:01:02:03:04:05","j":"$.a","iv":"10.0 seconds"}`
 			b.want(b.send(fmt.Sprintf(value, 1), fmt.Sprintf(value, 2), `k={"id":3,"f":[0],"n":1}`, `k={"id":4,"f":[1,2,3,4],"n":1}`, `k={"id":5,"bv":"101010","n":1}`), "aaxxx")
 			const want = `{"f": [1, 2], "j": "$.\"a\"", "n": 1, "r": "empty", "w": {"part": {"at": "2026-01-01T00:00:00+00:00", "few": [1]}, "parts": null}, "b1": "1", "bv": "10101", "fs": null, "id": 2, "iv": "00:00:10", "mr": "{[1,3),[5,9)}", "tr": "{[\"2026-01-01 00:00:00+00\",)}", "mac": "08:00:2b:01:02:03:04:05", "lseg": "[(0,0),(1,1)]", "path": "top.of.all", "twice": 2}`
 			if got := b.ask("SELECT to_jsonb(all_of)::text FROM rare all_of WHERE id = 2"); got != want {
@@ -185,5 +185,66 @@ func TestAViewIsRefusedWithTheTableUnderIt(t *testing.T) {
 	var wrong *postgres.TableError
 	if _, err := postgres.NewTable(t.Context(), conn, postgres.TableConfig{Table: "v", Write: postgres.WriteAppend}); !errors.As(err, &wrong) || wrong.Why != "it is a view" {
 		t.Error(err)
+	}
+}
+
+// Types that the server alone reads: what it would change without a word is refused.
+func TestWhatTheServerWouldChangeIsRefused(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	setup := tableConnect(t, url)
+	_, err := setup.PgConn().Exec(t.Context(), `CREATE EXTENSION hstore; CREATE TYPE span AS RANGE (subtype = timestamptz)`).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const dead = "dead"
+	for typ, values := range map[string][][2]string{
+		"money":       {{`1.25`, "$1.25"}, {`"1.250"`, "$1.25"}, {`1.005`, dead}, {`"1.005"`, dead}, {`"$1.25"`, "$1.25"}},
+		"money[]":     {{`[1.25]`, "{$1.25}"}, {`[1.005]`, dead}},
+		`"char"`:      {{`"a"`, "a"}, {`""`, ""}, {`"ab"`, dead}, {`"é"`, dead}},
+		"oid":         {{`4294967295`, "4294967295"}, {`-1`, dead}, {`"-1"`, dead}, {`4294967296`, dead}},
+		"xid":         {{`7`, "7"}, {`-1`, dead}},
+		"xid8":        {{`"18446744073709551615"`, "18446744073709551615"}, {`-1`, dead}},
+		"timetz":      {{`"10:00+02"`, "10:00:00+02"}, {`"24:00:00.000000-0330"`, "24:00:00-03:30"}, {`"21:59:59.999999Z"`, "21:59:59.999999+00"}, {`"10:00"`, dead}, {`"10:00:00.1234567Z"`, dead}, {`"now"`, dead}, {`100000`, dead}, {`"2026-01-01 10:00 Europe/Warsaw"`, dead}, {`"10:00 Europe/Warsaw"`, dead}},
+		"timetz(1)":   {{`"10:00:00.40Z"`, "10:00:00.4+00"}, {`"10:00:00.44Z"`, dead}},
+		"timetz[]":    {{`["10:00Z",null]`, "{10:00:00+00,NULL}"}, {`["10:00"]`, dead}},
+		"interval":    {{`"PT1.5S"`, "00:00:01.5"}, {`"1 day 0.123456 s"`, "1 day 00:00:00.123456"}, {`"0.1234560 s"`, "00:00:00.123456"}, {`"0.1234567 s"`, dead}, {`"PT0,0000001S"`, dead}, {`5`, dead}, {`"5"`, dead}, {`" 5.5 "`, dead}, {`"1 mon -1 days"`, "1 mon -1 days"}},
+		"interval(0)": {{`"90 s"`, "00:01:30"}, {`"1.0 s"`, "00:00:01"}, {`"1.5 s"`, dead}},
+		"tstzrange": {
+			{`"[2026-01-01 00:00:00+00,)"`, `["2026-01-01 00:00:00+00",)`},
+			{`"(2026-01-01T02:00:00+02:00, infinity]"`, `("2026-01-01 00:00:00+00",infinity]`},
+			{`"empty"`, "empty"},
+			{`" EMPTY "`, "empty"},
+			{`"[\"2026-01-01 00:00:00+00\",\"2026-01-02 00:00:00+00\")"`, `["2026-01-01 00:00:00+00","2026-01-02 00:00:00+00")`},
+			{`"(,)"`, "(,)"},
+			{`"[2026-01-01 00:00:00,)"`, dead},
+			{`"[now,)"`, dead},
+			{`"[2026-01-01 00:00:00.1234567+00,)"`, dead},
+			{`"[01/02/2026,)"`, dead},
+		},
+		"span":           {{`"[2026-01-01 00:00:00+00,)"`, `["2026-01-01 00:00:00+00",)`}, {`"[2026-01-01 00:00:00,)"`, dead}},
+		"tstzrange[]":    {{`["[2026-01-01 00:00:00+00,)"]`, `{"[\"2026-01-01 00:00:00+00\",)"}`}, {`["[2026-01-01 00:00:00,)"]`, dead}},
+		"tstzmultirange": {{`"{[2026-01-01 00:00:00+00,2026-01-02 00:00:00+00), [2026-02-01 00:00:00Z,)}"`, `{["2026-01-01 00:00:00+00","2026-01-02 00:00:00+00"),["2026-02-01 00:00:00+00",)}`}, {`"{}"`, "{}"}, {`"{[2026-01-01 00:00:00,)}"`, dead}},
+		"tsrange":        {{`"[2026-01-01 00:00:00,)"`, `["2026-01-01 00:00:00",)`}, {`"[2026-01-01 00:00:00+05,)"`, dead}},
+		"daterange":      {{`"[2026-01-01,2026-01-03]"`, "[2026-01-01,2026-01-04)"}, {`"[-infinity,2026-01-03)"`, "[-infinity,2026-01-03)"}, {`"[today,tomorrow)"`, dead}, {`"[2026-01-01 10:00,)"`, dead}, {`"[2026-01-03,2026-01-01)"`, dead}},
+		"int4range":      {{`"[1,3]"`, "[1,4)"}, {`"[1.5,3]"`, dead}},
+		"hstore":         {{`{"a":1,"b":2,"a":3}`, `"a"=>"3", "b"=>"2"`}},
+	} {
+		b := &tableBench{t: t, ctx: t.Context(), conn: setup}
+		b.exec("DROP TABLE IF EXISTS s; CREATE TABLE s (id int PRIMARY KEY, v " + typ + "); SET lc_monetary = 'C'; SET timezone = 'America/New_York'; SET datestyle = 'SQL, DMY'")
+		if b.table, err = postgres.NewTable(t.Context(), setup, postgres.TableConfig{Table: "s", Write: postgres.WriteUpsert}); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range values {
+			got := dead
+			if items := b.send(fmt.Sprintf(`={"id":1,"v":%s}`, v[0])); items[0].Outcome != inbox.Dead {
+				b.exec("SET timezone = 'UTC'; SET datestyle = 'ISO'")
+				got = b.ask("SELECT v::text FROM s")
+				b.exec("SET timezone = 'America/New_York'; SET datestyle = 'SQL, DMY'")
+			}
+			if got != v[1] {
+				t.Errorf("%s %s is %s, want %s", typ, v[0], got, v[1])
+			}
+		}
 	}
 }
