@@ -250,7 +250,9 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 	settings := "SELECT now(), set_config('application_name', $1, true)" +
 		set("lock_timeout", ms(cfg.LockTimeout)) +
 		set("idle_in_transaction_session_timeout", ms(cfg.IdleTimeout)) +
-		set("jit", "off")
+		set("jit", "off") +
+		set("array_nulls", "on") + // else NULL in an array is the text NULL
+		set("client_encoding", "UTF8") // else that of the database, which may be another
 	if cfg.StatementTimeout > 0 {
 		settings += set("statement_timeout", ms(cfg.StatementTimeout))
 	}

@@ -88,6 +88,7 @@ func makeScene(t *testing.T, brokers []string, topic, url, ddl string) *scene {
 	cfg.MaxConns = 3
 	cfg.ConnConfig.RuntimeParams["application_name"] = "scene"
 	cfg.ConnConfig.RuntimeParams["datestyle"] = "ISO"
+	cfg.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	s.db, err = pgxpool.NewWithConfig(context.Background(), cfg)
 	must(t, err)
 	t.Cleanup(s.db.Close)

@@ -245,6 +245,7 @@ func poolConfig(f *config.File) (*pgxpool.Config, error) {
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "semel"
 	}
+	cfg.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // a role or a database may have another
 	cfg.ConnConfig.DialFunc = dialDatabase
 	cfg.ConnConfig.OnPgError = postgres.CloseOnFatal
 	if cfg.ConnConfig.ConnectTimeout == 0 {

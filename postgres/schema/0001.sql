@@ -246,7 +246,7 @@ CREATE FUNCTION semel.remember(consumer text, ids text[]) RETURNS bigint LANGUAG
     SELECT semel.remember($1, ARRAY(SELECT semel.id_of(u) FROM unnest($2) u))
 $$;
 
--- Promises a message in this transaction; answers its message ID. headers: [{"name": …, "value": base64 or null}, …].
+-- Promises a message in this transaction; answers its message ID. headers: [{"name": ..., "value": base64 or null}, ...].
 CREATE FUNCTION semel.outbox_add_bytes(topic text, key bytea, value bytea, headers jsonb DEFAULT '[]')
 RETURNS uuid LANGUAGE sql AS $$
     INSERT INTO semel.outbox (topic, key, value, headers) VALUES ($1, $2, $3, $4) RETURNING id
