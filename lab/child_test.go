@@ -106,7 +106,11 @@ func beChild(text string) int {
 		go func() { <-term; o.Drain() }()
 		others.Go(func() { defer o.pool.Close(); _ = o.Run(context.Background()) })
 	}
-	err = c.Run(context.Background())
+	work := c.Run
+	if s.Here {
+		work = c.Redrive
+	}
+	err = work(context.Background())
 	others.Wait()
 	close(ended)
 	c.pool.Close()

@@ -3,10 +3,12 @@ package lab_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +43,10 @@ type spec struct {
 	Nth    int
 	// Deadly is the ID of a message that ends the process, without a word.
 	Deadly string
+	// Refused are the IDs of messages that the handler refuses for good.
+	Refused []string
+	// Here redrives dead letters that are marked, and ends.
+	Here bool
 	// Lanes are members of the group in one process; 0 is one.
 	Lanes int
 	// Loud announces every step.
@@ -68,6 +74,13 @@ const (
 	effected  step = "effect made"
 	committed step = "COMMIT answered"
 	acked     step = "acked"
+
+	// Of a redrive; the effect is as of a batch.
+	redriving    step = "a mark is seen"
+	letterLocked step = "the letter is locked"
+	readmitted   step = "the letter's ID is admitted"
+	closing      step = "the letter's effect is made"
+	closed       step = "the letter's COMMIT answered"
 )
 
 var steps = []step{joined, polled, claimed, begun, admitted, inEffect, effected, committed, acked}
@@ -193,6 +206,9 @@ func (s spec) write(ctx context.Context, tx pgx.Tx, ms []semel.Message, rows fun
 		if ps[i].ID == s.Deadly && s.Deadly != "" {
 			os.Exit(137)
 		}
+		if slices.Contains(s.Refused, ps[i].ID) {
+			return semel.FailedAt(i, semel.Permanent(errors.New("refused")))
+		}
 		sums[ps[i].Account] += ps[i].Amount
 	}
 	if err := rows(ctx, tx, ps, middle); err != nil {
@@ -292,6 +308,38 @@ func (t steppedTx) CommitAndBegin(ctx context.Context, s []inbox.Settled, next [
 	}
 	t.pass(begun)
 	return steppedTx{then, t.pass}, err
+}
+
+func (s steppedStore) Redrive(ctx context.Context, ps []semel.Partition, after int64) (inbox.Redrive[pgx.Tx], error) {
+	s.pass(redriving)
+	tx, err := s.InboxStore.Redrive(ctx, ps, after)
+	if tx == nil || err != nil {
+		return nil, err
+	}
+	s.pass(letterLocked)
+	return steppedRedrive{tx, s.pass}, nil
+}
+
+type steppedRedrive struct {
+	inbox.Redrive[pgx.Tx]
+	pass func(step)
+}
+
+func (r steppedRedrive) Readmit(ctx context.Context, a inbox.Admission) (inbox.Verdict, error) {
+	v, err := r.Redrive.Readmit(ctx, a)
+	if err == nil {
+		r.pass(readmitted)
+	}
+	return v, err
+}
+
+func (r steppedRedrive) Close(ctx context.Context, how inbox.Outcome) error {
+	r.pass(closing)
+	err := r.Redrive.Close(ctx, how)
+	if err == nil {
+		r.pass(closed)
+	}
+	return err
 }
 
 type steppedTx struct {

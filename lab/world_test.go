@@ -49,6 +49,9 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
+// ofWorld is what sessions of a world's own are called.
+const ofWorld = "world"
+
 // world is a topic, a database, what was sent, and somebody who watches.
 type world struct {
 	t       testing.TB
@@ -87,6 +90,7 @@ func makeWorld(t testing.TB, brokers []string, topic string, partitions int32, d
 	cfg, err := pgxpool.ParseConfig(database)
 	must(t, err)
 	cfg.MaxConns = 4
+	cfg.ConnConfig.RuntimeParams["application_name"] = ofWorld
 	w.db, err = pgxpool.NewWithConfig(within(t), cfg)
 	must(t, err)
 	t.Cleanup(w.db.Close)
