@@ -441,7 +441,7 @@ var built struct {
 	err  error
 }
 
-// process is `semel run`.
+// process is a command, most often `semel run`.
 type process struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -450,8 +450,14 @@ type process struct {
 	err error
 }
 
-// spawn starts it with more environment, like TZ=UTC.
+// spawn starts `semel run` with more environment, like TZ=UTC.
 func (s *scene) spawn(env []string, args []string, text string) *process {
+	s.t.Helper()
+	return s.command(env, text, append([]string{"run", "FILE"}, args...)...)
+}
+
+// command starts one; FILE stands for the file's name.
+func (s *scene) command(env []string, text string, args ...string) *process {
 	s.t.Helper()
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "semel-cases-*"); built.err != nil {
@@ -465,7 +471,10 @@ func (s *scene) spawn(env []string, args []string, text string) *process {
 	file := filepath.Join(s.t.TempDir(), "semel.yaml")
 	must(s.t, os.WriteFile(file, []byte(text), 0o600))
 	p := &process{t: s.t, end: make(chan struct{})}
-	p.cmd = exec.Command(filepath.Join(built.dir, "semel"), append([]string{"run", file}, args...)...)
+	for i, a := range args {
+		args[i] = strings.ReplaceAll(a, "FILE", file)
+	}
+	p.cmd = exec.Command(filepath.Join(built.dir, "semel"), args...)
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	must(s.t, p.cmd.Start())
