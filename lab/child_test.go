@@ -25,6 +25,8 @@ const (
 	sayFirst       = "first commit"
 	sayRedelivered = "redelivered "
 	sayFenced      = "fenced"
+	sayHeld        = "its effect is held"
+	sayWaits       = "another lane waits"
 )
 
 // beChild runs a consumer until it is told to stop, drains at SIGTERM, and ends when nobody listens any more.

@@ -8,7 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,6 +46,9 @@ type spec struct {
 	Nth    int
 	// Deadly is the ID of a message that ends the process, without a word.
 	Deadly string
+	// Held is the ID of a message whose effect waits until another lane waits for it. Lanes have one partition each
+	// then, and the one that gets Deadly gets it when that effect has begun.
+	Held string
 	// Refused are the IDs of messages that the handler refuses for good.
 	Refused []string
 	// Here redrives dead letters that are marked, and ends.
@@ -137,8 +143,12 @@ func (s spec) build(pass func(step), log *slog.Logger) (*consumer, error) {
 		}
 	}
 	store := postgres.NewInboxStore(c.pool, postgres.InboxConfig{LockTimeout: s.Lock, IdleTimeout: s.Idle, Table: table, Logger: log})
+	var stepped inbox.Source = steppedSource{src, pass}
+	if s.Held != "" {
+		stepped = &apart{steppedSource: steppedSource{src, pass}, s: s}
+	}
 	ic := inbox.Config[pgx.Tx]{
-		Consumer: s.Consumer, Source: steppedSource{src, pass}, Store: steppedStore{store, pass},
+		Consumer: s.Consumer, Source: stepped, Store: steppedStore{store, pass},
 		Memory: s.Memory, AtMostOnce: s.AtMostOnce, Logger: log, Reread: 500 * time.Millisecond,
 		Batch: inbox.BatchLimits{Messages: s.Batch, Time: s.BatchTime},
 		Observe: inbox.Observer{
@@ -205,6 +215,14 @@ func (s spec) write(ctx context.Context, tx pgx.Tx, ms []semel.Message, rows fun
 		}
 		if ps[i].ID == s.Deadly && s.Deadly != "" {
 			os.Exit(137)
+		}
+		if ps[i].ID == s.Held && s.Held != "" {
+			fmt.Println(sayHeld)
+			holding.begin()
+			for !holding.otherWaits() {
+				time.Sleep(time.Millisecond)
+			}
+			fmt.Println(sayWaits)
 		}
 		if slices.Contains(s.Refused, ps[i].ID) {
 			return semel.FailedAt(i, semel.Permanent(errors.New("refused")))
@@ -273,6 +291,60 @@ func (s steppedSource) More(n int) []inbox.Run {
 func (s steppedSource) Ack(acks []inbox.Ack) {
 	s.Source.Ack(acks)
 	s.pass(acked)
+}
+
+// apart gives lanes one partition each, and the deadly message when the effect that is held has begun.
+type apart struct {
+	steppedSource
+	s    spec
+	mine int
+}
+
+func (a *apart) Poll(ctx context.Context, n int) (inbox.Delivery, error) {
+	if a.mine != 1 {
+		n = 0
+	}
+	d, err := a.steppedSource.Poll(ctx, n)
+	a.mine += len(d.Gained) - len(d.Lost)
+	for _, r := range d.Runs {
+		for _, m := range r.Messages {
+			if strings.Contains(string(m.Value), fmt.Sprintf("%q", a.s.Deadly)) {
+				<-holding.begun
+			}
+		}
+	}
+	return d, err
+}
+
+// Ack says that what was to be held is settled without an effect, where it is.
+func (a *apart) Ack(acks []inbox.Ack) {
+	a.steppedSource.Ack(acks)
+	for _, ack := range acks {
+		if ack.Next > 0 {
+			holding.begin()
+		}
+	}
+}
+
+// holding is the effect that is held in this process.
+var holding = hold{begun: make(chan struct{})}
+
+type hold struct {
+	once  sync.Once
+	begun chan struct{}
+}
+
+func (h *hold) begin() { h.once.Do(func() { close(h.begun) }) }
+
+// otherWaits says whether a lane stands before the gate that lets one that is careful work alone.
+func (h *hold) otherWaits() bool {
+	buf := make([]byte, 1<<20)
+	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(g, " [sync.") && strings.Contains(g, "sync.(*RWMutex).") && strings.Contains(g, "semel/inbox.(*lane[") {
+			return true
+		}
+	}
+	return false
 }
 
 type steppedStore struct {

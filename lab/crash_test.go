@@ -164,3 +164,58 @@ func TestOnlyTheMessageThatKillsIsBuried(t *testing.T) {
 	}
 	w.once(deadly)
 }
+
+// A lane that is careful tries a message, and that trial is open while another lane has the message that kills. It must
+// wait for its turn, whether it is careful too or not yet; else the innocent one counts as one that processes died of.
+func TestNobodyDiesWhileAnotherLanesMessageIsTried(t *testing.T) {
+	for _, both := range []bool{true, false} {
+		t.Run(fmt.Sprintf("both careful %v", both), func(t *testing.T) {
+			t.Parallel()
+			const innocent, deadly = "m-1", "m-2"
+			w := newWorld(t, 2, func(s *spec) { s.Lanes = 2 })
+			w.send(1, 1)
+			if both {
+				w.send(0, 1)
+			}
+			for range 3 { // each an unclean claim to the next one, where something is to be done
+				c := w.spawn(stopAt(claimed, 2))
+				c.says(sayStopped)
+				c.kill()
+			}
+			waited := 0 // processes in which a lane had to
+			for round := 0; ; round++ {
+				if round > 12 {
+					t.Fatal("it isn't found")
+				}
+				rows, err := w.rows(within(t))
+				must(t, err)
+				held := ""
+				if rows[1].next == 0 {
+					held = innocent
+				}
+				c := w.spawn(func(s *spec) { s.Held, s.Deadly = held, deadly })
+				if !both && round == 0 { // not before it has claimed: nothing was to be done there, so it isn't careful
+					c.says(sayHeld)
+					w.send(0, 1)
+				}
+				over := w.over(c)
+				if c.hasSaid(sayWaits) {
+					waited++
+				}
+				if over {
+					c.drain()
+					break
+				}
+			}
+			if waited != 1 {
+				t.Errorf("in %d processes a lane had to wait until the other one's message was tried; want 1", waited)
+			}
+			var buried string
+			must(t, w.db.QueryRow(within(t), "SELECT string_agg(message_id || ' ' || class, ', ') FROM semel.dead_letter").Scan(&buried))
+			if want := deadly + " crash"; buried != want {
+				t.Errorf("buried: %s; want %s", buried, want)
+			}
+			w.once(deadly)
+		})
+	}
+}

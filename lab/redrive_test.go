@@ -107,7 +107,11 @@ func TestKilledAtEveryStepOfARedrive(t *testing.T) {
 				do      lab.Action // or at COMMIT
 				applied bool
 			}{
-				{at: redriving}, {at: letterLocked}, {at: readmitted}, {at: inEffect}, {at: closing},
+				{at: redriving},
+				{at: letterLocked},
+				{at: readmitted},
+				{at: inEffect},
+				{at: closing},
 				{name: "COMMIT on its way", do: lab.Hold},
 				{name: "COMMIT executed, not answered", do: lab.HoldAnswer, applied: true},
 				{at: closed, applied: true},

@@ -84,6 +84,22 @@ var crashes = []mutant{
 		pkg:   labs, tests: []string{"TestAMessageThatKillsTheProcessIsFoundAndBuried/1_lanes"},
 	},
 	{
+		guard: "careful: a trial waits for the other lanes, and keeps them waiting",
+		edits: []edit{{"inbox/careful.go", `	crowd.waiting.Add(1)
+	crowd.Lock()
+	crowd.waiting.Add(-1)
+	defer crowd.Unlock()
+`, ``}},
+		pkg: labs, tests: []string{"TestNobodyDiesWhileAnotherLanesMessageIsTried/both_careful_true", "TestNobodyDiesWhileAnotherLanesMessageIsTried/both_careful_false"},
+	},
+	{
+		guard: "careful: lanes that aren't work only while nothing is tried",
+		edits: []edit{{"inbox/careful.go", `	crowd.RLock()
+	defer crowd.RUnlock()
+`, ``}},
+		pkg: labs, tests: []string{"TestNobodyDiesWhileAnotherLanesMessageIsTried/both_careful_false"},
+	},
+	{
 		guard: "a batch that is too slow is no message that is",
 		edits: []edit{{"inbox/isolate.go", `			if b.n > 1 {
 				return l.inPieces(ctx, b, (b.n+1)/2)`, `			if false {
