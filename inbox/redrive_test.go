@@ -271,3 +271,23 @@ func TestRedriveOfAConsumerThatDoesNotRun(t *testing.T) {
 	w.wantStates("redriven applied")
 	w.wantOnce("bad", "b")
 }
+
+// The rule may have changed since it was buried: another message may have the ID that it would have now.
+func TestRedriveKnowsALetterByTheIDItWasBuriedUnder(t *testing.T) {
+	w := newWorld(t, 1)
+	w.b.Send(message(0, "a", "bad"))
+	var r refusing
+	p := w.start(r.handler)
+	w.settledTo(1)
+	p.stop(t)
+	r.mended.Store(true)
+	w.b.Send(message(0, "b", "bad"))
+	byKey := func(c *inbox.Config[*inboxtest.Tx]) { c.ID, c.AcceptChange = semel.KeyID(), true }
+	w.start(r.handler, byKey)
+	w.settledTo(2)
+	w.db.Mark()
+	w.wantStates("redriven applied")
+	if n := w.db.Values()["bad"]; n != 2 {
+		t.Errorf("%d effects of two messages", n)
+	}
+}

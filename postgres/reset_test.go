@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
@@ -60,5 +61,37 @@ func TestResetForgetsIDsForWhoClaimsAgain(t *testing.T) {
 	}
 	if n := ask[int](t, connect(t, url), `SELECT count(*) FROM semel.generation`); n != 1 {
 		t.Errorf("%d inbox tables: the old one stayed", n)
+	}
+}
+
+func TestResetEndsABatchThatHoldsARow(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	tx := begin(t, s, span(row, 1))
+	_, err := newStore(t, url, postgres.InboxConfig{LockTimeout: 200 * time.Millisecond}).Reset(t.Context(), "billing", false, moveTo(0))
+	must(t, err)
+	if err := tx.Commit(t.Context(), []inbox.Settled{{Span: span(row, 1)}}); err == nil {
+		t.Error("the batch is in")
+	}
+	if next := look(t, opened(t, url, "billing"), p0).Next; next != 0 {
+		t.Errorf("the row stands at %d", next)
+	}
+}
+
+func TestResetThatIsRefusedChangesNothing(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	s, row := lane(t, url)
+	refused := errors.New("refused")
+	_, err := newStore(t, url, postgres.InboxConfig{}).Reset(t.Context(), "billing", true, func(rows []inbox.Row) ([]inbox.Row, []inbox.Event, error) {
+		rows[0].Next = 100
+		return rows, nil, refused
+	})
+	if !errors.Is(err, refused) {
+		t.Errorf("error %v", err)
+	}
+	if got := look(t, s, p0); got.Token != row.Token || got.Next != row.Next {
+		t.Errorf("row %+v, was %+v", got, row)
 	}
 }

@@ -57,6 +57,7 @@ func TestStore[T any](t *testing.T, world func(t *testing.T) StoreWorld[T]) {
 		{"BuryKeepsALetter", (*storeTest[T]).buries},
 		{"MarkedLetterIsHandledOnce", (*storeTest[T]).redrives},
 		{"MarkedLetterOfAnAppliedID", (*storeTest[T]).redrivesApplied},
+		{"LettersOfOneIDAreAppliedOnce", (*storeTest[T]).redrivesOneID},
 		{"RedriveRolledBackLeavesTheMark", (*storeTest[T]).redriveRollsBack},
 		{"MarkedLetterThatKillsLosesItsMark", (*storeTest[T]).redrivesCrash},
 		{"TrialIsKeptUntilOutlived", (*storeTest[T]).tries},

@@ -117,6 +117,22 @@ func (w *storeTest[T]) redrivesApplied() {
 	}
 }
 
+func (w *storeTest[T]) redrivesOneID() {
+	s := w.open("a")
+	w.bury(s, 1)
+	w.bury(s, 1)
+	w.Mark()
+	for _, want := range []inbox.Verdict{inbox.Fresh, inbox.Duplicate} {
+		tx := w.redrive(s)
+		v, err := tx.Readmit(w.ctx, inbox.Admission{ID: id(1)})
+		w.must(err)
+		if v != want {
+			w.t.Errorf("letter %d: the ID is %v, want %v", tx.Letter().Number, v, want)
+		}
+		w.must(tx.Close(w.ctx, inbox.Applied))
+	}
+}
+
 func (w *storeTest[T]) redriveRollsBack() {
 	s := w.open("a")
 	w.bury(s, 1)

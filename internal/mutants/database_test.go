@@ -39,6 +39,46 @@ var reset = []mutant{
 		edits: []edit{{"inbox/reset.go", "if _, _, err := j.ours(w); err != nil {", "if _, _, err := j.ours(w); err != nil && false {"}},
 		tests: []string{"TestResetIsRefusedWhereAnotherDatabaseSigned"},
 	},
+	{
+		guard: "reset: the group's offset is adopted as it is",
+		edits: []edit{{"inbox/reset.go", "r = restart(r, w.TopicID, to)\n\tr.Adopted = w.Acked", "r = restart(r, w.TopicID, to)"}},
+		tests: []string{"TestResetKeepsAccountsThatAddUp", "TestClaimAfterAResetSignsItsPlace"},
+	},
+	{
+		guard: "reset: what lies below the place counts as holes",
+		edits: []edit{{"inbox/reset.go", "\t\tr.Accounts.Holes = to - r.Start\n", ""}},
+		tests: []string{"TestResetKeepsAccountsThatAddUp"},
+	},
+	{
+		guard: "reset: no epochs are kept that weren't read",
+		edits: []edit{{"inbox/reset.go", "r.Epochs = epochsBelow(was.Epochs, to)", "r.Epochs = was.Epochs"}},
+		tests: []string{"TestResetKeepsAccountsThatAddUp"},
+	},
+	{
+		guard: "reset: a batch that holds a row is ended",
+		edits: []edit{{"postgres/reset.go", `if sqlState(err) != "55P03" {`, `if true {`}},
+		pkg:   pg, tests: []string{"TestResetEndsABatchThatHoldsARow"},
+	},
+	{
+		guard: "reset: all rows or none",
+		edits: []edit{{"postgres/reset.go", "if moved, events, err = decide(slices.Clone(known)); err != nil {\n\t\t\treturn err", "if moved, events, err = decide(slices.Clone(known)); err != nil {\n\t\t\t_ = err"}},
+		pkg:   pg, tests: []string{"TestResetThatIsRefusedChangesNothing"},
+	},
+	{
+		guard: "reset: refused while the group has members",
+		edits: []edit{{"internal/daemon/reset.go", "if g.Members > 0 {", "if false {"}},
+		pkg:   commands, tests: []string{"TestScripts/reset"},
+	},
+	{
+		guard: "reset: nothing changes before it is told to",
+		edits: []edit{{"internal/daemon/reset.go", "if !execute {", "if !execute && plan.Done {"}},
+		pkg:   commands, tests: []string{"TestScripts/reset"},
+	},
+	{
+		guard: "reset: no place outside of the log",
+		edits: []edit{{"internal/daemon/reset.go", "else if at < w.Start || at > w.Stable {", "else if false {"}},
+		pkg:   commands, tests: []string{"TestScripts/reset"},
+	},
 }
 
 // database are the guards that stand in SQL and around it, on a real server.

@@ -18,6 +18,9 @@ const (
 	memory   = "inbox/inboxtest/db.go"
 	suite    = "./inbox/inboxtest"
 	labs     = "./lab"
+	commands = "./cmd/semel"
+	redrive  = "inbox/redrive.go"
+	letters  = "postgres/redrive.go"
 )
 
 var redriven = []mutant{
@@ -55,6 +58,64 @@ var redriven = []mutant{
 		guard: "postgres: a letter that is closed isn't buried again",
 		edits: []edit{{"postgres/redrive.go", ` AND consumer = $2 AND state IN ('buried', 'redrive')`, ` AND consumer = $2`}},
 		pkg:   pg, tests: []string{"TestStoreSuite/ReburyTakesTheMarkAway"},
+	},
+	{
+		guard: "redrive: the memory is asked before the effect is made",
+		edits: []edit{{redrive, `	if l.cfg.Memory == MemoryInbox {
+		v, err := tx.Readmit`, `	if false {
+		v, err := tx.Readmit`}},
+		tests: []string{"TestLetterWhoseMessageWasAppliedMeanwhileIsClosedWithoutEffect"},
+	},
+	{
+		guard: "redrive: a letter has the ID that it was buried under",
+		edits: []edit{{redrive, `if !letter.ID.IsZero() {`, `if false {`}},
+		tests: []string{"TestRedriveKnowsALetterByTheIDItWasBuriedUnder"},
+	},
+	{
+		guard: "redrive: what fails again loses its mark",
+		edits: []edit{{redrive, `return true, l.cfg.Store.Rebury(ctx, letter.Number, letter.DeadLetter)`, `return true, nil`}},
+		tests: []string{"TestRedriveThatFailsAgainIsBuriedAgain"},
+	},
+	{
+		guard: "postgres: what is redriven is known as applied",
+		edits: []edit{{letters, `SET how = 'a', digest`, `SET digest`}},
+		pkg:   pg, tests: []string{"TestStoreSuite/LettersOfOneIDAreAppliedOnce"},
+	},
+	{
+		guard: "postgres: a redrive holds the row of its partition",
+		edits: []edit{{letters, `partition = $3 FOR UPDATE`, `partition = $3`}},
+		pkg:   pg, tests: []string{"TestClaimEndsARedriveThatHoldsTheRow"},
+	},
+	{
+		guard: "postgres: a claim ends a redrive",
+		edits: []edit{{letters, `const redriving = "redrive"`, `const redriving = claiming`}},
+		pkg:   pg, tests: []string{"TestClaimEndsARedriveThatHoldsTheRow"},
+	},
+	{
+		guard: "postgres: a letter is closed in the transaction of its effect",
+		edits: []edit{{letters, `	if err := r.tx.SendBatch(ctx, &b).Close(); err != nil {
+		return r.note(err)
+	}
+	return r.Commit(ctx, nil)`, `	if err := r.Commit(ctx, nil); err != nil {
+		return err
+	}
+	return r.store.short(ctx, nil, func(tx pgx.Tx) error { return tx.SendBatch(ctx, &b).Close() })`}},
+		pkg: labs, tests: []string{"TestKilledAtEveryStepOfARedrive/position_here_false"},
+	},
+	{
+		guard: "postgres: a letter that kills loses its mark before it runs",
+		edits: []edit{{letters, `if err == nil && letter.Class == inbox.DeadCrash {`, `if false {`}},
+		pkg:   pg, tests: []string{"TestStoreSuite/MarkedLetterThatKillsLosesItsMark"},
+	},
+	{
+		guard: "redrive: no old value is put over a newer one unless that is said",
+		edits: []edit{{"cmd/semel/redrive.go", `if !daemon.InOrder(r) && !d.outOfOrder {`, `if false {`}},
+		pkg:   commands, tests: []string{"TestScripts/redrive"},
+	},
+	{
+		guard: "redrive: whoever overwrites rows and has no version is refused",
+		edits: []edit{{"internal/daemon/redrive.go", `return !state || r.To.Version`, `return state || r.To.Version`}},
+		pkg:   commands, tests: []string{"TestScripts/redrive"},
 	},
 }
 
