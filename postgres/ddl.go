@@ -134,7 +134,11 @@ func (w *ddlWanted) mapped(types sink.Types) {
 		}
 		switch {
 		case err != nil:
-			w.add(ddlColumn{name: name, why: w.mistake(name, ddlHint, "its type isn't known: %v", err)})
+			hint := ddlHint
+			if path.MayBeNumber() {
+				hint += ": what is computed went through a double, and goes into double precision; or select the field without computing"
+			}
+			w.add(ddlColumn{name: name, why: w.mistake(name, hint, "its type isn't known: %v", err)})
 		case w.cfg.Epoch[name] != "":
 			w.add(ddlColumn{name: name, typ: ddlSimple[sink.TypeInstant], of: t})
 		default:

@@ -313,7 +313,7 @@ func TestWhatATableCannotBeMadeOfIsRefusedByName(t *testing.T) {
 		"no schema":           {value: id, cfg: func(c *postgres.TableConfig) { c.Table = "nowhere.t" }, want: "there is no schema nowhere"},
 		"a field of no field": {value: id, cfg: func(c *postgres.TableConfig) { c.Columns = map[string]string{"id": "value.id", "x": "value.id.x"} }, want: `column "x": its type isn't known: by the schema value.id is integer of 64 bits`},
 		"a field that isn't":  {value: id, cfg: func(c *postgres.TableConfig) { c.Columns = map[string]string{"id": "value.id", "x": "value.x"} }, want: `the schema has no field "x"`},
-		"a computed number":   {value: id, cfg: func(c *postgres.TableConfig) { c.Columns = map[string]string{"id": "value.id", "x": "value.id * 2.0"} }, want: `which is no one type of column`},
+		"a computed number":   {value: id, cfg: func(c *postgres.TableConfig) { c.Columns = map[string]string{"id": "value.id", "x": "value.id * 2.0"} }, want: `goes into double precision`},
 		"a version of text": {
 			value: fields("id", sink.TypeInt64, "v", sink.TypeText), want: "text can't be a version",
 			cfg: func(c *postgres.TableConfig) { c.Version = "value.v" },

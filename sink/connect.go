@@ -25,6 +25,7 @@ type connectType struct {
 	fields map[string]*connectType // of a struct
 	items  *connectType            // of arrays and maps
 	deep   bool                    // something in it has to be converted
+	typ    *Type                   // of a whole schema: what it says
 }
 
 type connectKind uint8
@@ -153,6 +154,9 @@ func (c *connectSchemas) of(text []byte) (*connectType, error) {
 	t, err := s.compile()
 	if err != nil {
 		return nil, err
+	}
+	if t != nil {
+		t.typ = s.typ()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

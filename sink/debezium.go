@@ -110,6 +110,9 @@ func (d *Debezium) Open(_ *semel.Message, o *Opened) error {
 			if schema, err = d.schemas.of(s.slots[dbzSchema].Raw); err != nil {
 				return &DecodeError{Class: ClassDecode, Field: "value.schema", Why: err.Error()}
 			}
+			if o.typed && schema != nil {
+				o.Type = schema.typ
+			}
 		}
 	}
 	op, before, after := s.slots[of+dbzOp], s.slots[of+dbzBefore], s.slots[of+dbzAfter]

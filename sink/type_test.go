@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/sink"
 )
 
@@ -76,5 +77,37 @@ func TestADigestOutlastsALaterColumn(t *testing.T) {
 	x, y := decode(t, mapping(t, "value.a", "value.b", "value.c"), `{"a":1,"c":1}`), decode(t, mapping(t, "value.a", "value.b", "value.c"), `{"a":1,"b":1}`)
 	if x.Digest() == y.Digest() {
 		t.Error("a null in between counts for nothing")
+	}
+}
+
+func TestASchemaInsideOfAnEventSaysWhatItsRowIs(t *testing.T) {
+	t.Parallel()
+	const row = `"type":"struct","fields":[
+		{"type":"int64","field":"id"},{"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"2","connect.decimal.precision":"9"},"field":"d"},
+		{"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"2"},"field":"n"},{"type":"string","name":"io.debezium.data.EnumSet","field":"e"},{"type":"int64","name":"io.debezium.time.NanoDuration","field":"i"},
+		{"type":"map","keys":{"type":"int32"},"values":{"type":"string"},"field":"m"},{"type":"array","items":{"type":"int32"},"field":"a"},{"type":"struct","name":"io.debezium.data.geometry.Point","fields":[],"field":"p"},
+		{"type":"struct","name":"io.debezium.data.geometry.Geometry","fields":[{"type":"bytes","field":"wkb"}],"field":"g"},{"type":"string","name":"io.debezium.time.IsoDate","field":"day"}]`
+	event := func(schema string) *semel.Message {
+		return &semel.Message{Key: []byte(`{"schema":{"type":"struct","fields":[{"type":"int32","field":"id"}]},"payload":{"id":1}}`), Value: []byte(`{` + schema + `"payload":{"op":"c","after":{}}}`)}
+	}
+	d := sink.NewDebezium()
+	types, ok := d.Types(event(`"schema":{"type":"struct","fields":[{` + row + `,"field":"after"},{"type":"string","field":"op"}]},`))
+	if !ok {
+		t.Fatal("no types")
+	}
+	var got []string
+	for _, f := range types.Value.Fields {
+		got = append(got, f.Name+": "+f.Type.String())
+	}
+	if want := "[id: integer of 64 bits d: decimal(9,2) n: decimal e: text i: interval m: any value a: array of integer of 32 bits p: text g: record day: date]"; fmt.Sprint(got) != want {
+		t.Errorf("%v\nwant %s", got, want)
+	}
+	if types.Key.Field("id").String() != "integer of 32 bits" || types.Envelope.Field("op").String() != "text" {
+		t.Errorf("%v, %v", types.Key, types.Envelope)
+	}
+	for _, none := range []string{``, `"schema":null,`, `"schema":{"type":"struct","fields":[]},`, `"schema":{"type":1},`} {
+		if types, ok := d.Types(event(none)); ok {
+			t.Errorf("%s: %v", none, types.Value)
+		}
 	}
 }

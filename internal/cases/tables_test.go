@@ -425,3 +425,81 @@ func TestAPlanIsAllThatARouteNeeds(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// changeEvent is a change event as Kafka Connect's JSON converter writes it, with its schema; fields are the row's, as the
+// converter has them.
+func changeEvent(op, key, fields, row string) *kgo.Record {
+	struct_ := func(name, of string) string {
+		return `{"type":"struct","optional":true,"field":"` + name + `","fields":[` + of + `]}`
+	}
+	schema := struct_("", struct_("before", fields)+","+struct_("after", fields)+`,{"type":"string","field":"op"}`)
+	image := `"before":null,"after":` + row
+	if op == "d" {
+		image = `"before":` + row + `,"after":null`
+	}
+	return &kgo.Record{
+		Key:   []byte(`{"schema":{"type":"struct","fields":[{"type":"int64","field":"id"},{"type":"string","field":"Code"}]},"payload":` + key + `}`),
+		Value: []byte(`{"schema":` + schema + `,"payload":{` + image + `,"op":"` + op + `","source":{"connector":"postgresql","lsn":1}}}`),
+	}
+}
+
+// The schema that change events bring with them says as much as one in a registry: of a table that is missing, and of columns
+// that come later.
+func TestSchemasInsideOfChangeEventsMakeTables(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, "")
+	const first = `{"type":"int64","field":"id"},{"type":"string","field":"Code"},
+		{"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"5","connect.decimal.precision":"15"},"field":"total"},
+		{"type":"struct","name":"io.debezium.data.VariableScaleDecimal","fields":[{"type":"int32","field":"scale"},{"type":"bytes","field":"value"}],"field":"vast"},
+		{"type":"int64","name":"io.debezium.time.MicroTimestamp","field":"placed"},{"type":"string","name":"io.debezium.time.ZonedTimestamp","field":"seen"},{"type":"int32","name":"io.debezium.time.Date","field":"due"},
+		{"type":"int64","name":"io.debezium.time.MicroTime","field":"at"},{"type":"string","name":"io.debezium.data.Uuid","field":"u"},{"type":"string","name":"io.debezium.data.Json","field":"doc"},
+		{"type":"array","items":{"type":"string","optional":true},"field":"tags"},{"type":"bytes","name":"io.debezium.data.Bits","parameters":{"length":"9"},"field":"bits"},
+		{"type":"int64","name":"io.debezium.time.MicroDuration","field":"took"},{"type":"bytes","field":"raw"},{"type":"map","keys":{"type":"string"},"values":{"type":"int32"},"field":"m"},{"type":"float","field":"f"},{"type":"boolean","field":"b"},{"type":"int16","field":"small"}`
+	const second = first + `,{"type":"string","name":"io.debezium.data.Enum","field":"note"}`
+	const row = `{"id":%d,"Code":"x","total":"AYaf","vast":{"scale":2,"value":"AYaf"},"placed":-1,"seen":"2026-03-29T01:59:59.123456Z","due":-1,"at":86399999999,"u":"6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+		"doc":"{\"a\": 1.50}","tags":["a",null],"bits":"/wE=","took":-1500000,"raw":"AP8=","m":{"k":1},"f":0.5,"b":true,"small":-1%s}`
+	key := func(id int) string { return fmt.Sprintf(`{"id":%d,"Code":"x"}`, id) }
+	d := s.start(s.matching("(.*)", "envelope: debezium", "id: {position: true}", `to: {table: 'public."{1}"', write: mirror, create: true, evolve: add-columns}`))
+	one := s.start(s.route("consumer: TOPIC-one", "from: {topics: [TOPIC.orders]}", "envelope: debezium", "id: {position: true}", `to: {table: one, write: mirror, create: true}`))
+	s.create(s.topic+".orders", 1, nil) // while both run: they wait for its first event
+	send := func(r *kgo.Record) {
+		r.Topic = s.topic + ".orders"
+		s.produce(r)
+	}
+	send(changeEvent("c", key(1), first, fmt.Sprintf(row, 1, "")))
+	until(t, "the first is there", func() bool { return s.count("orders") == 1 && s.count("one") == 1 })
+	const columns = "id bigint, Code text, total numeric(15,5), vast numeric, placed timestamp without time zone, seen timestamp with time zone, due date, at time without time zone, u uuid, doc jsonb, tags text[], " +
+		"bits bit varying(9), took interval, raw bytea, m jsonb, f real, b boolean, small smallint"
+	if got := s.columns("one"); got != columns {
+		t.Errorf("got  %s\nwant %s", got, columns)
+	}
+	send(changeEvent("u", key(2), second, fmt.Sprintf(row, 2, `,"note":"n"`)))
+	send(changeEvent("d", key(1), second, `{"id":1,"Code":"x"}`))
+	send(&kgo.Record{Key: []byte(key(1))})
+	until(t, "the second alone is there", func() bool {
+		return s.count("orders WHERE id = 2") == 1 && s.count("orders") == 1 && s.count("one WHERE id = 2") == 1 && s.count("one") == 1
+	})
+	d.stop()
+	one.stop()
+	if got, want := s.columns("orders"), columns+", note text"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := s.columns("one"); got != columns {
+		t.Errorf("altered without evolve: %s", got)
+	}
+	s.want(`SELECT concat_ws('|', id, "Code", total, vast, placed, seen AT TIME ZONE 'UTC', due, at, u, doc, tags, bits, took, raw, m, f, b, small, note) FROM orders`,
+		`2|x|0.99999|999.99|1969-12-31 23:59:59.999999|2026-03-29 01:59:59.123456|1969-12-31|23:59:59.999999|6ba7b810-9dad-11d1-80b4-00c04fd430c8|{"a": 1.50}|{a,NULL}|111111111|-00:00:01.5|\x00ff|{"k": 1}|0.5|t|-1|n`)
+	s.want("SELECT count(*) FROM semel.dead_letter", "0")
+	s.want(`SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute JOIN pg_index ON indrelid = attrelid AND attnum = ANY(indkey) WHERE attrelid = 'orders'::regclass`, "id,Code")
+}
+
+func TestChangeEventsWithoutASchemaMakeNoTable(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, "")
+	s.produce(&kgo.Record{Key: []byte(`{"id":1}`), Value: []byte(`{"before":null,"after":{"id":1},"op":"c","source":{"connector":"postgresql","lsn":1}}`)})
+	r, err := s.try(s.route("envelope: debezium", "id: {position: true}", `to: {table: one, write: mirror, create: true}`))
+	must(t, err)
+	if len(r.Halted) != 1 || !strings.Contains(r.Halted[0].Reason, "bring no schema that says what columns there are") {
+		t.Errorf("%+v", r.Halted)
+	}
+}

@@ -96,13 +96,13 @@ func (r *reader) checkFormats(at string, t *Route) {
 
 // checkFit refuses to make tables of messages that have no schema.
 func (r *reader) checkFit(at string, t *Route) {
-	if encoded(t.Format) || t.To.Query.SQL != "" {
+	if encoded(t.Format) || t.To.Query.SQL != "" || t.Format == FormatJSON && t.Envelope == EnvelopeDebezium {
 		return
 	}
 	refuse := func(field string, asked bool) {
 		if asked {
 			r.failPath(join(at, "to."+field), fmt.Sprintf("format: %s has no schema that says what columns there are and of what types", t.Format),
-				"write the CREATE TABLE yourself (check --plan can't know the types either), or send avro, protobuf or json-schema")
+				"write the CREATE TABLE yourself (check --plan can't know the types either), or send avro, protobuf, json-schema, or change events with their schema")
 		}
 	}
 	refuse("create", t.To.Create)

@@ -245,6 +245,9 @@ func (e *explainer) fit(change string) {
 	if e.r.Schema.Reader != "" {
 		from = "the schema in " + e.r.Schema.Reader + ", as which all is read"
 	}
+	if schemaInside(e.r) {
+		from = "the schema that the newest change event of its topic brings"
+	}
 	when := "when the route begins"
 	if e.r.To.Template != "" {
 		when += ", or its topic appears"

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/semelhq/semel"
+	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/internal/config"
 	"github.com/semelhq/semel/postgres"
 	"github.com/semelhq/semel/registry"
@@ -52,8 +54,56 @@ func (p *parts) fitConfig(r config.Route) postgres.TableConfig {
 
 var errNoTopic = errors.New("what columns there are is said by the schemas of the topics, and none that the route reads is there")
 
+var errNoEvent = errors.New("what columns there are is said by the schema inside of change events, and there is none yet")
+
 // notYet says that schemas, or the topics that would have them, may still come.
-func notYet(err error) bool { return errors.Is(err, registry.ErrUnknown) || errors.Is(err, errNoTopic) }
+func notYet(err error) bool {
+	return errors.Is(err, registry.ErrUnknown) || errors.Is(err, errNoTopic) || errors.Is(err, errNoEvent)
+}
+
+// schemaInside says whether schemas come inside of messages.
+func schemaInside(r config.Route) bool {
+	return r.Format == config.FormatJSON && r.Envelope == config.EnvelopeDebezium
+}
+
+// eventsBack is how far from the end of a partition a change event with its schema is
+// looked for: tombstones and ends of transactions have none.
+const eventsBack = 20
+
+// typesInside are what the newest change event of a topic says.
+func (p *parts) typesInside(ctx context.Context, r config.Route, topic string) (newest sink.Types, err error) {
+	logs, err := p.admin.Logs(ctx, topic)
+	if err != nil {
+		return newest, err
+	}
+	var ends []span
+	for _, l := range logs {
+		if l.Start < l.Stable {
+			ends = append(ends, span{l.Partition, max(l.Start, l.Stable-eventsBack), l.Stable})
+		}
+	}
+	items, err := p.peek(ctx, ends, eventsBack*len(ends))
+	if err != nil {
+		return newest, err
+	}
+	slices.SortStableFunc(items, func(a, b inbox.Item) int { return b.Message.Timestamp.Compare(a.Message.Timestamp) })
+	step, events := sink.NewDebezium(), 0
+	for i := range items {
+		if t, ok := step.Types(&items[i].Message); ok {
+			return t, nil
+		}
+		if items[i].Message.Value != nil {
+			events++
+		}
+	}
+	if events == 0 {
+		return newest, fmt.Errorf("topic %s: %w", topic, errNoEvent)
+	}
+	return newest, &postgres.TableError{
+		Table: r.To.Target(), Why: fmt.Sprintf("the newest change events of topic %s bring no schema that says what columns there are and of what types", topic),
+		Hint: "schemas.enable of the connector's converters, or write the CREATE TABLE yourself",
+	}
+}
 
 // types are what the newest schemas of topics say, one for each topic. Their
 // mistakes are *postgres.TableError; that there are none yet is not one.
@@ -63,6 +113,14 @@ func (p *parts) types(ctx context.Context, r config.Route, topics []string) (all
 	}
 	d, steps := p.decoders[r.Name], p.openers(r)
 	for _, topic := range topics {
+		if schemaInside(r) {
+			t, err := p.typesInside(ctx, r, topic)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, t)
+			continue
+		}
 		sent, err := typeOf(ctx, d.value, r.ValueSubject(topic))
 		if err != nil {
 			return nil, mistaken(r, err)

@@ -125,7 +125,7 @@ var errTypeless = errors.New("the format has no schema")
 // missing is what a table lacks that the route needs, by the newest schemas: SQL, ""
 // if nothing.
 func (p *parts) missing(ctx context.Context, t planned) (string, error) {
-	if p.decoders[t.Name].value == nil {
+	if p.decoders[t.Name].value == nil && !schemaInside(t.Route) {
 		return "", errTypeless
 	}
 	types, err := p.types(ctx, t.Route, t.topics)
