@@ -141,15 +141,22 @@ func TestWhatDebeziumMeansByNamesIsKept(t *testing.T) {
 		{"name":"any","type":{"type":"record","name":"VariableScaleDecimal","namespace":"io.debezium.data","connect.name":"io.debezium.data.VariableScaleDecimal","fields":[{"name":"scale","type":"int"},{"name":"value","type":"bytes"}]}},
 		{"name":"doc","type":{"type":"string","connect.name":"io.debezium.data.Json"}},
 		{"name":"bits","type":{"type":"bytes","connect.parameters":{"length":"9"},"connect.name":"io.debezium.data.Bits"}},
+		{"name":"low","type":{"type":"bytes","connect.parameters":{"length":"12"},"connect.name":"io.debezium.data.Bits"}},
+		{"name":"all","type":{"type":"bytes","connect.parameters":{"length":"2147483647"},"connect.name":"io.debezium.data.Bits"}},
+		{"name":"pt","type":["null",{"type":"record","name":"Point","namespace":"io.debezium.data.geometry","connect.name":"io.debezium.data.geometry.Point","fields":[{"name":"x","type":"double"},{"name":"y","type":"double"},{"name":"wkb","type":["null","bytes"]},{"name":"srid","type":["null","int"]}]}]},
 		{"name":"took","type":{"type":"long","connect.name":"io.debezium.time.MicroDuration"}},
 		{"name":"never","type":{"type":"long","connect.name":"io.debezium.time.MicroTimestamp"}},
+		{"name":"end","type":{"type":"long","connect.name":"io.debezium.time.Timestamp"}},
+		{"name":"begin","type":{"type":"long","connect.name":"io.debezium.time.Timestamp"}},
 		{"name":"money","type":{"type":"bytes","scale":2,"precision":64,"connect.version":1,"connect.parameters":{"scale":"2"},"connect.name":"org.apache.kafka.connect.data.Decimal","logicalType":"decimal"}}]}`
 	got := line(t, schema, map[string]any{
 		"day": int32(20000), "at": int64(1_700_000_000_000_001), "clock": int64(1),
 		"any": map[string]any{"scale": int32(3), "value": []byte{0xfb}},
-		"doc": `{"a":1}`, "bits": []byte{3, 1}, "took": int64(-1_500_000), "never": int64(9223372036825200000), "money": big.NewRat(12345, 100),
+		"doc": `{"a":1}`, "bits": []byte{3, 1}, "low": []byte{1}, "all": []byte{1},
+		"pt": map[string]any{"x": 1.5, "y": math.Inf(-1), "wkb": []byte{1, 1}, "srid": nil}, "took": int64(-1_500_000), "never": int64(9223372036825200000),
+		"end": int64(9223372036825200), "begin": int64(-9223372036832400), "money": big.NewRat(12345, 100),
 	})
-	if want := `{"day":"2024-10-04","at":"2023-11-14T22:13:20.000001","clock":"00:00:00.000001","any":-0.005,"doc":{"a":1},"bits":"100000011","took":"-1.500000 seconds","never":"infinity","money":123.45}`; got != want {
+	if want := `{"day":"2024-10-04","at":"2023-11-14T22:13:20.000001","clock":"00:00:00.000001","any":-0.005,"doc":{"a":1},"bits":"100000011","low":"000000000001","all":"00000001","pt":"(1.5,-Infinity)","took":"-1.500000 seconds","never":"infinity","end":"infinity","begin":"-infinity","money":123.45}`; got != want {
 		t.Errorf("got %s", got)
 	}
 }

@@ -255,8 +255,11 @@ func (r *reader) value(dst []byte, n *node) ([]byte, error) {
 }
 
 func (r *reader) record(dst []byte, n *node) ([]byte, error) {
-	if n.meaning == scaled {
+	switch n.meaning {
+	case scaled:
 		return r.scaled(dst)
+	case point:
+		return r.point(dst, n)
 	}
 	dst = append(dst, '{')
 	for i := range n.fields {
@@ -291,6 +294,26 @@ func (r *reader) scaled(dst []byte) ([]byte, error) {
 		return dst, err
 	}
 	return exact.Decimal(dst, b, int(scale))
+}
+
+// point reads coordinates, as PostgreSQL writes them.
+func (r *reader) point(dst []byte, n *node) ([]byte, error) {
+	dst = append(dst, `"(`...)
+	for i := range n.fields {
+		at := len(dst)
+		var err error
+		if dst, err = r.value(dst, n.fields[i].of); err != nil {
+			return dst, err
+		}
+		number := bytes.Trim(dst[at:], `"`) // NaN and infinities are texts
+		switch dst = dst[:at]; i {
+		case 0:
+			dst = append(append(dst, number...), ',')
+		case 1:
+			dst = append(dst, number...)
+		}
+	}
+	return append(dst, `)"`...), nil
 }
 
 // blocks reads the items of an array or the pairs of a map. A count says nothing
@@ -350,10 +373,10 @@ func (n *node) whole(dst []byte, v int64) ([]byte, error) {
 	case span:
 		return seconds(dst, v, n.per), nil
 	case local:
-		switch v {
-		case infinity:
+		switch {
+		case v == infinity, v == infinityMillis && n.per == 1e3:
 			return append(dst, `"infinity"`...), nil
-		case negInfinity:
+		case v == negInfinity, v == negInfinityMillis && n.per == 1e3:
 			return append(dst, `"-infinity"`...), nil
 		}
 		return exact.Instant(dst, v, n.per, false), nil
@@ -363,21 +386,27 @@ func (n *node) whole(dst []byte, v int64) ([]byte, error) {
 	return strconv.AppendInt(dst, v, 10), nil
 }
 
-// What PostgreSQL's driver, and so Debezium, gives for infinity. As any other time
-// they are far beyond the years that PostgreSQL has.
+// What PostgreSQL's driver, and so Debezium, gives for infinity, in microseconds and
+// in milliseconds. No other time of a source is near them.
 const (
-	infinity    = 9223372036825200000
-	negInfinity = -9223372036832400000
+	infinity          = 9223372036825200000
+	negInfinity       = -9223372036832400000
+	infinityMillis    = infinity / 1000
+	negInfinityMillis = negInfinity / 1000
 )
 
 // ones writes zeros and ones, the highest first.
 func ones(dst, b []byte, length int) []byte {
-	if length < 0 || length > 8*len(b) {
+	if length < 0 {
 		length = 8 * len(b)
 	}
 	dst = append(dst, '"')
 	for i := length - 1; i >= 0; i-- {
-		dst = append(dst, '0'+b[i/8]>>(i%8)&1)
+		bit := byte(0)
+		if i < 8*len(b) { // the highest are left out if they are zero
+			bit = b[i/8] >> (i % 8) & 1
+		}
+		dst = append(dst, '0'+bit)
 	}
 	return append(dst, '"')
 }

@@ -101,6 +101,7 @@ const (
 	instant          // long
 	local            // long
 	scaled           // a record of scale and value: a decimal that brings its scale
+	point            // a record that begins with x and y: PostgreSQL's point
 	document         // string: JSON text
 	bits             // bytes, the lowest first
 	span             // long: a time that passes
@@ -237,6 +238,10 @@ func (c *compiler) name(s *avro.SchemaNode, n *node) string {
 	return space
 }
 
+// maxBits is beyond what a value may be filled up to; a bit varying without a limit
+// is said to have more.
+const maxBits = 1 << 15
+
 // mean takes what the schema says of a value beside its type: Avro's logical
 // types, and what Debezium means by names where Avro has none.
 func (n *node) mean(s *avro.SchemaNode) {
@@ -277,6 +282,9 @@ func (n *node) mean(s *avro.SchemaNode) {
 	case name == "io.debezium.data.VariableScaleDecimal" && n.kind == kindRecord && len(n.fields) == 2 &&
 		n.fields[0].name == "scale" && n.fields[0].of.kind == kindInt && n.fields[1].name == "value" && n.fields[1].of.kind == kindBytes:
 		n.meaning = scaled
+	case name == "io.debezium.data.geometry.Point" && n.kind == kindRecord && len(n.fields) >= 2 &&
+		n.fields[0].name == "x" && n.fields[0].of.kind == kindDouble && n.fields[1].name == "y" && n.fields[1].of.kind == kindDouble:
+		n.meaning = point
 	case name == "io.debezium.data.Json" && n.kind == kindString:
 		n.meaning = document
 	case name == "io.debezium.data.Uuid" && n.kind == kindString:
@@ -289,7 +297,7 @@ func (n *node) mean(s *avro.SchemaNode) {
 		n.meaning, n.size = bits, -1
 		if of, _ := s.Props["connect.parameters"].(map[string]any); of != nil {
 			text, _ := of["length"].(string)
-			if length, err := strconv.Atoi(text); err == nil {
+			if length, err := strconv.Atoi(text); err == nil && length <= maxBits {
 				n.size = length
 			}
 		}

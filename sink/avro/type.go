@@ -21,7 +21,7 @@ var kinds = map[kind]sink.TypeKind{
 var meanings = map[meaning]sink.TypeKind{
 	decimal: sink.TypeDecimal, uuid: sink.TypeUUID, duration: sink.TypeInterval, date: sink.TypeDate, clock: sink.TypeClock, instant: sink.TypeInstant,
 	local: sink.TypeLocal, scaled: sink.TypeDecimal, document: sink.TypeDocument, bits: sink.TypeBits, span: sink.TypeInterval,
-	textUUID: sink.TypeUUID, textInstant: sink.TypeInstant, textClock: sink.TypeZonedClock,
+	point: sink.TypeText, textUUID: sink.TypeUUID, textInstant: sink.TypeInstant, textClock: sink.TypeZonedClock,
 }
 
 func (ts types) of(n *node) *sink.Type {
