@@ -141,12 +141,16 @@ func named() map[string][]string {
 // themselves: the time-out is for a mutant that hangs, and that is not caught.
 func run(t *testing.T, pkg string, tests []string, overlay string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	limit := 2 * time.Minute
+	if overlay == "" { // all that are named, which are many, and none is to hang
+		limit = 10 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit+3*time.Minute)
 	defer cancel()
 	if pkg == "" {
 		pkg = "./inbox"
 	}
-	args := []string{"test", "-count=1", "-vet=off", "-timeout", "120s", "-run", pattern(tests)}
+	args := []string{"test", "-count=1", "-vet=off", "-timeout", limit.String(), "-run", pattern(tests)}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
