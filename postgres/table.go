@@ -166,7 +166,7 @@ type tableRow struct {
 	version    []byte
 	head       uint64 // of the key's first field, for sorting
 	headLength uint32
-	omit       uint64 // which of the plan's optional columns are not in the tuple
+	omit       columnSet // which of the plan's optional columns are not in the tuple
 	unknown    int
 	kind       rowKind
 	doubtful   bool // the table refuses it, at least as a new row
@@ -382,7 +382,7 @@ func (p *tablePlan) encode(r *tableRow, s *tableScratch) error {
 					return c.refused(errTableAbsent)
 				}
 				if c.lenient {
-					r.omit |= c.optional
+					r.omit.add(c.optional)
 					r.doubtful = r.doubtful || c.notNull && !c.hasDefault
 					n--
 					continue
@@ -491,7 +491,7 @@ func (p *tablePlan) encodeDelete(r *tableRow, s *tableScratch) error {
 		v := sink.TimeValue(time.Now())
 		if i != p.gone {
 			if i != p.version && !p.inKey(i) {
-				r.omit |= c.optional
+				r.omit.add(c.optional)
 				continue
 			}
 			v = s.row.Values[i]
@@ -845,7 +845,7 @@ func (w *tableWriter) complete(sent int, took int64) error {
 	return &inbox.HaltError{
 		Kind: "rows-swallowed",
 		Why:  fmt.Sprintf("%s took %d of %d rows without an error", w.p.info.name, took, sent),
-		Hint: "a BEFORE trigger that returns NULL swallows rows; filter in the route instead",
+		Hint: "a BEFORE trigger that returns NULL swallows rows, and one that changes the key hides them; filter, or change it, in the route instead",
 	}
 }
 
@@ -890,8 +890,8 @@ func (w *tableWriter) insertAlone(ctx context.Context, rows []*tableRow) error {
 
 // tableGroups yields rows that leave out the same columns, in order; nearly
 // always that is all of them.
-func tableGroups(rows []*tableRow) func(yield func(uint64, []*tableRow) bool) {
-	return func(yield func(uint64, []*tableRow) bool) {
+func tableGroups(rows []*tableRow) func(yield func(columnSet, []*tableRow) bool) {
+	return func(yield func(columnSet, []*tableRow) bool) {
 		for len(rows) > 0 {
 			omit := rows[0].omit
 			n := 1
@@ -925,7 +925,7 @@ const tableValues = 2000
 // statement writes by INSERT: where COPY isn't allowed, or existing rows are
 // replaced. It answers the number of rows that took effect; returned is called
 // with the columns that the suffix returns, in binary form.
-func (w *tableWriter) statement(ctx context.Context, rows []*tableRow, omit uint64, suffix string, returned func([][]byte)) (int64, error) {
+func (w *tableWriter) statement(ctx context.Context, rows []*tableRow, omit columnSet, suffix string, returned func([][]byte)) (int64, error) {
 	var rr *pgconn.ResultReader
 	if n := len(rows) * len(w.p.columns); n <= tableValues {
 		sql, values := w.p.values(rows, omit)
@@ -954,7 +954,7 @@ func (w *tableWriter) statement(ctx context.Context, rows []*tableRow, omit uint
 
 // staging sends rows to a temporary table, bound to the transaction: nothing is
 // left in the session, which may be a pooler's.
-func (w *tableWriter) staging(ctx context.Context, rows []*tableRow, omit uint64) error {
+func (w *tableWriter) staging(ctx context.Context, rows []*tableRow, omit columnSet) error {
 	if err := w.exec(ctx, w.p.stage); err != nil {
 		return err
 	}
@@ -967,7 +967,7 @@ func (w *tableWriter) staging(ctx context.Context, rows []*tableRow, omit uint64
 
 // values is a statement with a parameter for each value. Types are left to the
 // server, which takes those of the columns.
-func (p *tablePlan) values(rows []*tableRow, omit uint64) (string, [][]byte) {
+func (p *tablePlan) values(rows []*tableRow, omit columnSet) (string, [][]byte) {
 	var b strings.Builder
 	b.WriteString(p.insertInto(omit))
 	b.WriteString(" VALUES ")

@@ -327,7 +327,7 @@ func (w *tableWriter) planned(ctx context.Context, n int, run func() error) erro
 // UPDATE would judge the proposed row first: a CHECK, or NOT NULL, would refuse a
 // change that leaves the row as it must be. Rows of one key are added up; only
 // where columns are combined there may be several.
-func (k *keeper) patch(ctx context.Context, rows []*tableRow, omit uint64) error {
+func (k *keeper) patch(ctx context.Context, rows []*tableRow, omit columnSet) error {
 	for try := 0; len(rows) > 0; try++ {
 		var update, insert []*tableRow
 		for _, r := range rows {
@@ -357,7 +357,7 @@ func (k *keeper) patch(ctx context.Context, rows []*tableRow, omit uint64) error
 }
 
 // update changes rows that are there, and locked.
-func (k *keeper) update(ctx context.Context, rows []*tableRow, omit uint64) error {
+func (k *keeper) update(ctx context.Context, rows []*tableRow, omit columnSet) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -390,7 +390,7 @@ func (k *keeper) update(ctx context.Context, rows []*tableRow, omit uint64) erro
 
 // insertNew inserts rows and answers those whose key somebody else was faster to
 // insert.
-func (k *keeper) insertNew(ctx context.Context, rows []*tableRow, omit uint64) (lost []*tableRow, err error) {
+func (k *keeper) insertNew(ctx context.Context, rows []*tableRow, omit columnSet) (lost []*tableRow, err error) {
 	if len(rows) == 0 {
 		return nil, nil
 	}
@@ -412,7 +412,7 @@ func (k *keeper) insertNew(ctx context.Context, rows []*tableRow, omit uint64) (
 
 // join runs a statement over rows, as parameters or from a temporary table, and
 // answers the keys that the statement returns.
-func (w *tableWriter) join(ctx context.Context, rows []*tableRow, omit uint64, statement func(omit uint64, from string, merged bool) string) (map[string]bool, error) {
+func (w *tableWriter) join(ctx context.Context, rows []*tableRow, omit columnSet, statement func(omit columnSet, from string, merged bool) string) (map[string]bool, error) {
 	from, params, err := w.relation(ctx, rows, omit)
 	if err != nil {
 		return nil, err
@@ -437,7 +437,7 @@ func (w *tableWriter) join(ctx context.Context, rows []*tableRow, omit uint64, s
 
 // relation makes rows what a statement can select from, in their order, with their
 // number in it as semel_n.
-func (w *tableWriter) relation(ctx context.Context, rows []*tableRow, omit uint64) (from string, params [][]byte, err error) {
+func (w *tableWriter) relation(ctx context.Context, rows []*tableRow, omit columnSet) (from string, params [][]byte, err error) {
 	list := w.p.list(omit)
 	if len(rows)*len(w.p.columns) > tableValues {
 		if err := w.staging(ctx, rows, omit); err != nil {
@@ -447,7 +447,7 @@ func (w *tableWriter) relation(ctx context.Context, rows []*tableRow, omit uint6
 	}
 	var casts []string
 	for _, c := range w.p.columns {
-		if c.optional&omit == 0 {
+		if !omit.has(c.optional) {
 			casts = append(casts, c.cast)
 		}
 	}
@@ -474,7 +474,7 @@ func (p *tablePlan) combines() bool {
 
 // added is a relation with one row for each key: the last one's, with the sum
 // of what is added, and the highest and lowest of the sums on the way.
-func (p *tablePlan) added(omit uint64, from string) string {
+func (p *tablePlan) added(omit columnSet, from string) string {
 	sums := []string{"r.*"} // patches of a key may add nothing
 	var keys, all, ends []string
 	for _, k := range p.key {
@@ -482,7 +482,7 @@ func (p *tablePlan) added(omit uint64, from string) string {
 	}
 	key := strings.Join(keys, ", ")
 	for i, c := range p.columns {
-		if c.optional&omit != 0 {
+		if omit.has(c.optional) {
 			continue
 		}
 		name := pgx.Identifier{c.name}.Sanitize()
@@ -510,12 +510,12 @@ func (c *tableColumn) total(i int, base string, merged bool) string {
 		sum(fmt.Sprintf("semel_high%d", i)), sum(fmt.Sprintf("semel_low%d", i)), sum(name))
 }
 
-func (p *tablePlan) updateFrom(omit uint64, from string, merged bool) string {
+func (p *tablePlan) updateFrom(omit columnSet, from string, merged bool) string {
 	var set, same []string
 	for i, c := range p.columns {
 		name := pgx.Identifier{c.name}.Sanitize()
 		switch {
-		case c.optional&omit != 0 || !p.sets(i):
+		case omit.has(c.optional) || !p.sets(i):
 		case c.adds:
 			set = append(set, name+" = "+c.total(i, "coalesce(t."+name+", 0) + ", merged))
 		default:
@@ -541,10 +541,10 @@ func (p *tablePlan) updateFrom(omit uint64, from string, merged bool) string {
 		p.info.name.sql(), strings.Join(set, ", "), from, strings.Join(same, " AND "), p.keyOut())
 }
 
-func (p *tablePlan) insertFrom(omit uint64, from string, merged bool) string {
+func (p *tablePlan) insertFrom(omit columnSet, from string, merged bool) string {
 	var values, keys []string
 	for i, c := range p.columns {
-		if c.optional&omit != 0 {
+		if omit.has(c.optional) {
 			continue
 		}
 		if c.adds {
@@ -572,16 +572,16 @@ func tableRounds(rows []*tableRow) [][]*tableRow {
 	}
 	type place struct {
 		round int
-		said  uint64 // the optional columns, in this round
+		said  columnSet // the optional columns, in this round
 	}
 	var rounds [][]*tableRow
 	places := make(map[string]place, len(rows))
 	for _, r := range rows {
 		at := places[string(r.key)]
-		if r.omit&at.said != 0 {
+		if r.omit.meets(at.said) {
 			at = place{round: at.round + 1}
 		}
-		at.said |= ^r.omit
+		at.said.addOthers(r.omit)
 		places[string(r.key)] = at
 		if at.round == len(rounds) {
 			rounds = append(rounds, nil)
@@ -675,7 +675,7 @@ func (w *tableWriter) stored(ctx context.Context, rows []*tableRow) (map[string]
 }
 
 // upsertGroup answers the rows that the stored version refused.
-func (w *tableWriter) upsertGroup(ctx context.Context, rows []*tableRow, omit uint64) ([]*tableRow, error) {
+func (w *tableWriter) upsertGroup(ctx context.Context, rows []*tableRow, omit columnSet) ([]*tableRow, error) {
 	wrote := make(map[string]bool)
 	var key []byte
 	var keep func([][]byte)

@@ -58,9 +58,9 @@ type tableColumn struct {
 	*introspectColumn
 	from     sink.Path
 	enc      encoder
-	optional uint64 // a bit, if a row may leave the column out
-	lenient  bool   // an absent field leaves it out
-	adds     bool   // a message adds to what is stored
+	optional int  // its place in a columnSet, if a row may leave the column out; else 0
+	lenient  bool // an absent field leaves it out
+	adds     bool // a message adds to what is stored
 }
 
 // tableKey is a column of the key.
@@ -143,7 +143,7 @@ func (b *tablePlanner) pickColumns() {
 		}
 	}
 	enc := encodeConfig{times: encodeTimes{b.cfg.Zone, b.cfg.Epoch}, strip: b.cfg.StripNUL}
-	bit := uint64(1)
+	optional := 0
 	for i := range b.info.columns {
 		c := tableColumn{introspectColumn: &b.info.columns[i]}
 		if b.cfg.Columns == nil {
@@ -166,9 +166,9 @@ func (b *tablePlanner) pickColumns() {
 		if c.enc, fast = newEncoder(c.introspectColumn, enc); !fast {
 			b.text = true
 		}
-		if c.notNull && (c.hasDefault || c.identity != "") && bit != 0 {
-			c.optional, c.lenient = bit, true
-			bit <<= 1
+		if c.notNull && (c.hasDefault || c.identity != "") {
+			optional++
+			c.optional, c.lenient = optional, true
 		}
 		b.checkSource(&c)
 		b.columns = append(b.columns, c)
@@ -176,6 +176,7 @@ func (b *tablePlanner) pickColumns() {
 	if len(b.columns) == 0 && len(b.errs) == 0 {
 		b.wrong("", "", "no column is mapped")
 	}
+	b.checkOptional(optional)
 }
 
 func (b *tablePlanner) missing(name string) {
@@ -475,20 +476,53 @@ func (b *tablePlanner) pickPatch() {
 
 // numberColumns lets rows leave out any column but those of the key.
 func (b *tablePlanner) numberColumns(each func(*tableColumn)) {
-	bit := uint64(1)
+	optional := 0
 	for i := range b.columns {
 		if b.inKey(i) {
 			continue
 		}
-		if bit == 0 {
-			b.wrong("", "absent: set-null", "rows that leave columns out may have 64 beside the key")
-			return
-		}
-		c := &b.columns[i]
-		c.optional = bit
-		bit <<= 1
-		each(c)
+		optional++
+		b.columns[i].optional = optional
+		each(&b.columns[i])
 	}
+	b.checkOptional(optional)
+}
+
+func (b *tablePlanner) checkOptional(n int) {
+	if n > maxOptional {
+		b.wrong("", "absent: set-null, or fewer columns that are NOT NULL with a default", "rows may leave out %d columns, of these %d", maxOptional, n)
+	}
+}
+
+// columnSet are columns that a row leaves out, by [tableColumn.optional].
+type columnSet [maxOptional / 64]uint64
+
+const maxOptional = 512
+
+func (s *columnSet) has(column int) bool {
+	column--
+	return column >= 0 && column < maxOptional && s[column/64]&(1<<(column%64)) != 0
+}
+
+func (s *columnSet) add(column int) {
+	if column--; column >= 0 {
+		s[column/64] |= 1 << (column % 64)
+	}
+}
+
+func (s *columnSet) addOthers(than columnSet) {
+	for i, bits := range than {
+		s[i] |= ^bits
+	}
+}
+
+func (s *columnSet) meets(other columnSet) bool {
+	for i, bits := range other {
+		if s[i]&bits != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // pickDeleted finds the column that marks deleted rows.
@@ -607,13 +641,13 @@ func (b *tablePlanner) makeSQL() {
 		plain[i] = *c.introspectColumn
 	}
 	b.fingerprint, b.types = b.info.fingerprint(plain)
-	b.shape = "SELECT " + b.list(0) + " FROM " + b.info.name.sql()
-	b.look = "SELECT " + b.list(0) + " FROM ONLY " + b.info.name.sql() + " LIMIT 0"
+	b.shape = "SELECT " + b.list(columnSet{}) + " FROM " + b.info.name.sql()
+	b.look = "SELECT " + b.list(columnSet{}) + " FROM ONLY " + b.info.name.sql() + " LIMIT 0"
 	if b.keyed() {
 		// ON CONFLICT would miss an index that is gone; COPY takes the rows.
 		index := "FROM pg_catalog.pg_index AS i WHERE i.indexrelid = $1 AND i.indrelid = " + introspectLiteral(b.info.name.sql()) + "::regclass AND i.indisunique AND i.indisvalid"
 		b.indexed = "SELECT " + index
-		b.look = "SELECT " + b.list(0) + " FROM (SELECT " + index + ") AS i LEFT JOIN ONLY " + b.info.name.sql() + " AS t ON false"
+		b.look = "SELECT " + b.list(columnSet{}) + " FROM (SELECT " + index + ") AS i LEFT JOIN ONLY " + b.info.name.sql() + " AS t ON false"
 	}
 	b.selects = b.info.selects
 	types := make([]tableType, len(plain))
@@ -626,23 +660,23 @@ func (b *tablePlanner) makeSQL() {
 	name.Write([]byte(b.shape + b.types))
 	b.staged = fmt.Sprintf("semel_stage_%016x", name.Sum64())
 	b.stage = fmt.Sprintf("CREATE TEMP TABLE IF NOT EXISTS %[1]s ON COMMIT DROP AS SELECT %[2]s FROM %[3]s WITH NO DATA; TRUNCATE pg_temp.%[1]s",
-		b.staged, b.list(0), b.info.name.sql())
+		b.staged, b.list(columnSet{}), b.info.name.sql())
 }
 
 // list names the columns of rows that leave some out.
-func (p *tablePlan) list(omit uint64) string {
+func (p *tablePlan) list(omit columnSet) string {
 	var names []string
 	for _, c := range p.columns {
-		if c.optional&omit == 0 {
+		if !omit.has(c.optional) {
 			names = append(names, pgx.Identifier{c.name}.Sanitize())
 		}
 	}
 	return strings.Join(names, ", ")
 }
 
-func (p *tablePlan) into(omit uint64) string { return p.info.name.sql() + " (" + p.list(omit) + ")" }
+func (p *tablePlan) into(omit columnSet) string { return p.info.name.sql() + " (" + p.list(omit) + ")" }
 
-func (p *tablePlan) insertInto(omit uint64) string {
+func (p *tablePlan) insertInto(omit columnSet) string {
 	sql := "INSERT INTO " + p.info.name.sql() + " AS t (" + p.list(omit) + ")"
 	if slices.ContainsFunc(p.columns, func(c tableColumn) bool { return c.identity == "a" }) {
 		sql += " OVERRIDING SYSTEM VALUE" // COPY does so by itself
@@ -652,13 +686,13 @@ func (p *tablePlan) insertInto(omit uint64) string {
 
 // onConflict replaces rows; each statement locks the rows of the key in the order
 // in which they come.
-func (p *tablePlan) onConflict(omit uint64) string {
+func (p *tablePlan) onConflict(omit columnSet) string {
 	var keys, set []string
 	for _, k := range p.key {
 		keys = append(keys, pgx.Identifier{p.columns[k.column].name}.Sanitize())
 	}
 	for i, c := range p.columns {
-		if c.optional&omit == 0 && p.sets(i) {
+		if !omit.has(c.optional) && p.sets(i) {
 			name := pgx.Identifier{c.name}.Sanitize()
 			set = append(set, name+" = excluded."+name)
 		}

@@ -248,3 +248,45 @@ func TestWhatTheServerWouldChangeIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// Columns beyond the 64th are left out as the first are: for their default, or for what
+// is stored.
+func TestWideTablesLeaveOutAnyColumn(t *testing.T) {
+	t.Parallel()
+	const wide = 500
+	var ddl, value strings.Builder
+	for i := range wide {
+		fmt.Fprintf(&ddl, ", c%d int NOT NULL DEFAULT 7", i)
+		fmt.Fprintf(&value, `,"c%d":1`, i)
+	}
+	for name, cfg := range map[string]postgres.TableConfig{
+		"append":  {Write: postgres.WriteAppend},
+		"insert":  {Write: postgres.WriteInsert},
+		"upsert":  {Write: postgres.WriteUpsert},
+		"patch":   {Write: postgres.WriteUpsert, Absent: postgres.AbsentKeep},
+		"mirror":  {Write: postgres.WriteMirror, Tombstone: postgres.TombstoneDelete, Absent: postgres.AbsentKeep},
+		"version": {Write: postgres.WriteMirror, Tombstone: postgres.TombstoneDelete, Version: "value.id", Deleted: "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg.Table = "s"
+			b := newTableBench(t, "CREATE TABLE s (id int PRIMARY KEY, gone timestamptz"+ddl.String()+")", cfg)
+			b.want(b.send(`={"id":1}`, `={"id":2`+value.String()+`}`, `={"id":3,"c3":3,"c499":4}`), "aaa")
+			b.wantRows("concat_ws(',', id, c0, c3, c63, c64, c499)", "1,7,7,7,7,7 2,1,1,1,1,1 3,7,3,7,7,4")
+			if cfg.Absent == postgres.AbsentKeep {
+				b.want(b.send(`={"id":2,"c64":5}`, `={"id":2,"c499":6}`, `={"id":3,"c499":8}`), "aaa")
+				b.wantRows("concat_ws(',', id, c0, c3, c63, c64, c499)", "1,7,7,7,7,7 2,1,1,1,5,6 3,7,3,7,7,8")
+			}
+		})
+	}
+	for i := range 20 {
+		fmt.Fprintf(&ddl, ", d%d int NOT NULL DEFAULT 7", i)
+	}
+	conn := tableConnect(t, testenv.Postgres(t))
+	if _, err := conn.Exec(t.Context(), "CREATE TABLE s (id int PRIMARY KEY"+ddl.String()+")"); err != nil {
+		t.Fatal(err)
+	}
+	var wrong *postgres.TableError
+	if _, err := postgres.NewTable(t.Context(), conn, postgres.TableConfig{Table: "s", Write: postgres.WriteUpsert}); !errors.As(err, &wrong) {
+		t.Errorf("more than can be left out: %v", err)
+	}
+}

@@ -196,7 +196,7 @@ var database = []mutant{
 	},
 	{
 		guard: "postgres: a greater version clears the mark",
-		edits: []edit{{pgPlan, `if c.optional&omit == 0 && p.sets(i) {`, `if c.optional&omit == 0 && p.sets(i) && i != p.gone {`}},
+		edits: []edit{{pgPlan, `if !omit.has(c.optional) && p.sets(i) {`, `if !omit.has(c.optional) && p.sets(i) && i != p.gone {`}},
 		pkg:   pg, tests: []string{"TestADeletionUnderAVersionLeavesItsRow"},
 	},
 	{
