@@ -184,3 +184,36 @@ func TestAnIDIsUniqueOverTheWholeWindow(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// G4: a letter that is redriven when the IDs of its days are forgotten takes effect once, whatever producers send again
+// before and after: its own ID is kept as long as it is open, and counts from the redrive.
+func TestARedriveAfterTheWindowTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1, "CREATE TABLE t (id text, v int CONSTRAINT small CHECK (v < 5))")
+	route := s.route("id: {header: message-id}", "to: {table: t, write: append}", "inbox: {window: 1d}")
+	message := func(id string, v int) *kgo.Record {
+		return &kgo.Record{Value: fmt.Appendf(nil, `{"id":%q,"v":%d}`, id, v), Headers: []kgo.RecordHeader{{Key: "message-id", Value: []byte(id)}}}
+	}
+	later := func() { // three days
+		t.Helper()
+		s.exec(`UPDATE semel.inbox_all SET at = at - interval '3 days'; UPDATE semel.generation SET from_time = from_time - interval '3 days';
+			UPDATE semel.dead_letter SET at = at - interval '3 days'`)
+		s.exec("CALL semel.forget('" + s.topic + "')")
+	}
+	s.produce(message("m-1", 9), message("m-2", 2))
+	s.run(route)
+	s.exec("ALTER TABLE t DROP CONSTRAINT small")
+	later()
+	s.want("SELECT string_agg(how, ' ') FROM semel.inbox", "dead") // m-2 is forgotten
+	s.produce(message("m-1", 9))
+	s.run(route)
+	s.want("SELECT coalesce(string_agg(id || v, ' ' ORDER BY id), '') FROM t", "m-22")
+	s.exec("UPDATE semel.dead_letter SET state = 'redrive'")
+	s.run(route)
+	s.want("SELECT string_agg(id || v, ' ' ORDER BY id) FROM t", "m-19 m-22")
+	s.exec("CALL semel.forget('" + s.topic + "')")
+	s.produce(message("m-1", 9))
+	s.run(route)
+	s.want("SELECT string_agg(id || v, ' ' ORDER BY id) FROM t", "m-19 m-22")
+	s.sums()
+}
