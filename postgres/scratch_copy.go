@@ -295,12 +295,12 @@ func (s *Scratch) alone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	real, err := scratchUses(ctx, part, nil, []uint32{function}, true)
-	if err != nil || len(real) == 0 {
+	originals, err := scratchUses(ctx, part, nil, []uint32{function}, true)
+	if err != nil || len(originals) == 0 {
 		return err
 	}
 	var names string
-	err = part.QueryRow(ctx, `SELECT string_agg(oid::regclass::text, ', ' ORDER BY oid) FROM pg_class WHERE oid = ANY($1::text::oid[])`, scratchOIDs(real)).Scan(&names)
+	err = part.QueryRow(ctx, `SELECT string_agg(oid::regclass::text, ', ' ORDER BY oid) FROM pg_class WHERE oid = ANY($1::text::oid[])`, scratchOIDs(originals)).Scan(&names)
 	if err != nil {
 		return err
 	}
