@@ -1,6 +1,7 @@
 package avro_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -243,7 +244,9 @@ func FuzzAnyBytesMakeJSONOrAnError(f *testing.F) {
 	f.Add(uint8(0), []byte{0, 0, 2, 1})
 	f.Add(uint8(0), []byte{2, 4, 2, 2, 2, 'a', 2, 2, 'b', 0, 0, 2, 1})
 	f.Add(uint8(1), []byte{1, 2, 2, 0, 0})
+	f.Add(uint8(1), []byte{2, 0xa8, 0x41, 0, 0}) // 4,180 nulls
 	f.Add(uint8(2), []byte{2, 2, 2, 2})
+	f.Add(uint8(2), []byte{2, 2, 2, 0x80, 0x80, 0x80, 0x80, 0x80, 0}) // 0, in more bytes than an int has
 	f.Fuzz(func(t *testing.T, which uint8, data []byte) {
 		i := int(which) % len(ours)
 		got, err := ours[i].AppendJSON(nil, data)
@@ -255,6 +258,9 @@ func FuzzAnyBytesMakeJSONOrAnError(f *testing.F) {
 		}
 		if !json.Valid(got) {
 			t.Fatalf("%s is no JSON", got)
+		}
+		if bytes.Count(got, []byte("null")) > 4096 {
+			return // the other reader takes no more items without bytes
 		}
 		var v any
 		if rest, err := theirs[i].Decode(data, &v); err != nil || len(rest) > 0 {

@@ -160,13 +160,16 @@ func (r *reader) value(dst []byte, n *node) ([]byte, error) {
 			return append(dst, "true"...), nil
 		}
 		return append(dst, "false"...), nil
-	case kindInt, kindLong:
-		v, err := r.long()
-		switch {
-		case err != nil:
+	case kindInt:
+		v, err := r.int()
+		if err != nil {
 			return dst, err
-		case n.kind == kindInt && int64(int32(v)) != v:
-			return dst, errInt
+		}
+		return n.whole(dst, v)
+	case kindLong:
+		v, err := r.long()
+		if err != nil {
+			return dst, err
 		}
 		return n.whole(dst, v)
 	case kindFloat:
@@ -216,7 +219,7 @@ func (r *reader) value(dst []byte, n *node) ([]byte, error) {
 		}
 		return exact.Bytes(dst, b), nil
 	case kindEnum:
-		i, err := r.long()
+		i, err := r.int()
 		switch {
 		case err != nil:
 			return dst, err
@@ -459,6 +462,21 @@ func (r *reader) bytes() ([]byte, error) {
 		return nil, errLength
 	}
 	return r.take(int(n))
+}
+
+// int reads one of 32 bits, which takes five bytes at most.
+func (r *reader) int() (int64, error) {
+	from := r.at
+	v, err := r.long()
+	switch {
+	case err != nil:
+		return 0, err
+	case int64(int32(v)) != v:
+		return 0, errInt
+	case r.at-from > 5:
+		return 0, errVarint
+	}
+	return v, nil
 }
 
 // long reads a number in zigzag form.
