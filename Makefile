@@ -66,7 +66,7 @@ test-languages: ## failures at a PostgreSQL that speaks German, and Russian
 .PHONY: test-connect
 test-connect: ## changes of a real Debezium connector, and a JDBC sink to take over from, in a real Kafka Connect
 	scripts/setup.sh go postgres java maven
-	scripts/connect/connect.sh with scripts/kafka/kafka.sh with $(GO) test -tags connect -count=1 -timeout 20m $(TEST_FLAGS) -run 'TestARealConnector|TestASinkConnector' ./internal/cases
+	scripts/connect/connect.sh with scripts/registry/registry.sh with scripts/kafka/kafka.sh with $(GO) test -tags connect,registry -count=1 -timeout 20m $(TEST_FLAGS) -run 'TestARealConnector|TestASinkConnector' ./internal/cases
 
 .PHONY: test-registry
 test-registry: ## routes that read by a real schema registry, Apicurio's

@@ -34,7 +34,13 @@ type realRegistry struct {
 // withRealRegistry is a scene whose file names one.
 func withRealRegistry(t *testing.T) (*scene, *realRegistry) {
 	t.Helper()
-	s := newScene(t, 1, "")
+	s, r := newScene(t, 1, ""), newRealRegistry(t)
+	s.more = fmt.Sprintf("schema_registry: {url: %q}\n", r.url())
+	return s, r
+}
+
+func newRealRegistry(t *testing.T) *realRegistry {
+	t.Helper()
 	db, err := url.Parse(testenv.Postgres(t))
 	must(t, err)
 	r := &realRegistry{t: t, address: freeAddress(t), file: filepath.Join(t.TempDir(), "log"), db: db}
@@ -46,8 +52,7 @@ func withRealRegistry(t *testing.T) (*scene, *realRegistry) {
 		}
 	})
 	r.start()
-	s.more = fmt.Sprintf("schema_registry: {url: %q}\n", r.url())
-	return s, r
+	return r
 }
 
 func freeAddress(t *testing.T) string {
