@@ -17,8 +17,6 @@ type redriveSteps struct {
 	writes map[int]bool // its next COMMIT changes the letter
 	sent   []string
 	over   bool
-	holdAt int // holds for this one; beyond all of them for none
-	last   bool
 }
 
 func watchRedrive() *redriveSteps {
