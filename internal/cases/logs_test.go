@@ -9,8 +9,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/internal/devenv"
 	"github.com/semelhq/semel/internal/testenv"
 )
 
@@ -252,4 +254,32 @@ func TestACompactedTopicIsReadToItsEnd(t *testing.T) {
 			})
 		}
 	}
+}
+
+// G6, on a broker that has no topic IDs: a topic that was made again is taken for the old one. Where it ends below the
+// watermark that is a cut log: recorded, or the route halts by on_gap; what comes after it takes effect.
+func TestATopicMadeAgainWithoutIDsIsACutLog(t *testing.T) {
+	t.Parallel()
+	b, err := devenv.StartBroker(within(t), devenv.BrokerConfig{Versions: kversion.V2_7_0(), Topics: map[string]int32{"t": 1}})
+	must(t, err)
+	t.Cleanup(b.Close)
+	s := sceneAt(t, []string{b.Addr()}, "t", "CREATE TABLE t (id int PRIMARY KEY)")
+	lines := []string{"id: {fields: [value.id]}", "to: {table: t, write: append}"}
+	numbers := func(from, n int) {
+		s.send(numbered(n, func(i int) string { return fmt.Sprintf(`{"id":%d}`, from+i) })...)
+	}
+	numbers(0, 50)
+	s.run(s.route(lines...))
+	s.again(1)
+	numbers(100, 10)
+	r, err := s.try(s.route(append(lines, "on_gap: halt")...))
+	must(t, err)
+	if len(r.Halted) != 1 {
+		t.Errorf("on_gap: halt went on: %+v", r)
+	}
+	s.run(s.route(lines...))
+	s.want("SELECT count(*) || ' ' || max(detail->>'back_to') FROM semel.event WHERE kind = 'cut'", "1 10")
+	numbers(200, 10)
+	s.run(s.route(lines...))
+	s.want("SELECT count(*) FROM t WHERE id >= 200", "10")
 }
