@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,7 +25,33 @@ func (w *tableWriter) keep(ctx context.Context, rows []*tableRow) error {
 		}
 	}
 	k := &keeper{tableWriter: w}
-	order := w.p.order
+	joined := func(r *tableRow) bool { return r.kind == rowPatch || r.kind == rowMark }
+	if w.p.order >= orderArrival || !slices.ContainsFunc(rows, joined) {
+		return k.write(ctx, rows)
+	}
+	if err := w.exec(ctx, "SAVEPOINT semel_keep"); err != nil {
+		return err
+	}
+	for k.lost = map[string]bool{}; ; k.there = nil {
+		err := k.write(ctx, rows)
+		if !errors.Is(err, errOvertaken) {
+			if err != nil {
+				return err
+			}
+			return w.atCommit(ctx, "RELEASE SAVEPOINT semel_keep") // before the watermark is moved, see insertKeyed
+		}
+		if err := w.exec(ctx, "ROLLBACK TO SAVEPOINT semel_keep"); err != nil {
+			return err
+		}
+		for _, r := range rows {
+			r.item.Outcome = inbox.Applied
+		}
+	}
+}
+
+// write is one try of keep.
+func (k *keeper) write(ctx context.Context, rows []*tableRow) error {
+	order := k.p.order
 	doubtful := slices.ContainsFunc(rows, func(r *tableRow) bool { return r.doubtful || r.kind == rowMark })
 	several := mixed(rows)
 	if order == orderFree && !doubtful && !several {
@@ -62,7 +89,13 @@ func (w *tableWriter) keep(ctx context.Context, rows []*tableRow) error {
 type keeper struct {
 	*tableWriter
 	there map[string]bool // keys that have a row, which is locked; nil: not asked
+	// lost are the keys that others were faster to insert; nil: who is overtaken keeps
+	// what it has in hand.
+	lost map[string]bool
 }
+
+// errOvertaken says that somebody else has inserted a key since it was looked for.
+var errOvertaken = errors.New("overtaken")
 
 // mixed says whether rows take several statements, or one that takes no locks in
 // the order in which rows are sent.
@@ -327,6 +360,12 @@ func (w *tableWriter) planned(ctx context.Context, n int, run func() error) erro
 // UPDATE would judge the proposed row first: a CHECK, or NOT NULL, would refuse a
 // change that leaves the row as it must be. Rows of one key are added up; only
 // where columns are combined there may be several.
+//
+// Rows that were there are locked by now, in key order. Then all others are inserted,
+// in key order, and only then is anything changed: who waits for a key to be inserted,
+// or changed by somebody who found it, waits for one who is further. A key that
+// was lost is locked by beginning anew: with others in hand that would be out of
+// order.
 func (k *keeper) patch(ctx context.Context, rows []*tableRow, omit columnSet) error {
 	for try := 0; len(rows) > 0; try++ {
 		var update, insert []*tableRow
@@ -337,14 +376,16 @@ func (k *keeper) patch(ctx context.Context, rows []*tableRow, omit columnSet) er
 				insert = append(insert, r)
 			}
 		}
-		if err := k.update(ctx, update, omit); err != nil {
-			return err
-		}
 		lost, err := k.insertNew(ctx, insert, omit)
-		if err != nil || len(lost) == 0 {
+		if err != nil {
 			return err
 		}
-		// Somebody else has inserted them since they were looked for.
+		if len(lost) > 0 && k.yields(lost) {
+			return errOvertaken
+		}
+		if err := k.update(ctx, update, omit); err != nil || len(lost) == 0 {
+			return err
+		}
 		if err := k.lock(ctx, lost); err != nil {
 			return err
 		}
@@ -354,6 +395,18 @@ func (k *keeper) patch(ctx context.Context, rows []*tableRow, omit columnSet) er
 		rows = lost
 	}
 	return nil
+}
+
+// yields says whether to begin anew for rows that were lost. One that was lost before
+// and isn't there is swallowed by a trigger, or deleted.
+func (k *keeper) yields(lost []*tableRow) bool {
+	if k.lost == nil || slices.ContainsFunc(lost, func(r *tableRow) bool { return k.lost[string(r.key)] }) {
+		return false
+	}
+	for _, r := range lost {
+		k.lost[string(r.key)] = true
+	}
+	return true
 }
 
 // update changes rows that are there, and locked.

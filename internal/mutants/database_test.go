@@ -240,6 +240,25 @@ var database = []mutant{
 		pkg:   pg, tests: []string{"TestATableIsAlteredWhileItRuns/append"},
 	},
 	{
+		guard: "postgres: who was overtaken gives back what it holds",
+		edits: []edit{{pgKeep, `if len(lost) > 0 && k.yields(lost) {`, `if len(lost) > 0 && k.yields(lost) && false {`}},
+		pkg:   pg, tests: []string{"TestALaneThatIsOvertakenGivesUpWhatItHolds"},
+	},
+	{
+		guard: "postgres: patches change rows when they have inserted the others",
+		edits: []edit{
+			{pgKeep, `		lost, err := k.insertNew(ctx, insert, omit)
+		if err != nil {`, `		err := k.update(ctx, update, omit)
+		if err != nil {
+			return err
+		}
+		lost, err := k.insertNew(ctx, insert, omit)
+		if err != nil {`},
+			{pgKeep, `if err := k.update(ctx, update, omit); err != nil || len(lost) == 0 {`, `if err != nil || len(lost) == 0 {`},
+		},
+		pkg: pg, tests: []string{"TestALaneInsertsBeforeItChanges"},
+	},
+	{
 		guard: "postgres: nor is one that a route's SQL doesn't fill",
 		edits: []edit{{pgQuery, `if halt := q.fills.unfilled(err); halt != nil {`, `if halt := q.fills.unfilled(err); halt != nil && false {`}},
 		pkg:   pg, tests: []string{"TestATableIsAlteredWhileItRuns/sql", "TestAColumnThatTheSQLDoesNotFillHaltsTheRoute/one_statement"},
