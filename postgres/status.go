@@ -95,6 +95,57 @@ func (s *Status) Watermarks(ctx context.Context, consumer string) ([]WatermarkRo
 	return out, nil
 }
 
+// LockWait is a session of a consumer that waits for a lock of somebody else's. It gives
+// up after InboxConfig.LockTimeout and comes again, so that nothing else tells who
+// holds a lane up.
+type LockWait struct {
+	PID     int32  `json:"pid"`
+	Table   string `json:"table,omitempty"` // whose row or lock it is, if that is known
+	Holder  int32  `json:"holder"`          // its session; 0: a prepared transaction
+	Program string `json:"program,omitempty"`
+	User    string `json:"user,omitempty"`
+	// State is that of the holder, and Seconds how old its transaction is; empty and
+	// 0 where this role may not see them.
+	State   string  `json:"state,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
+func (w LockWait) String() string {
+	table := ""
+	if w.Table != "" {
+		table = " on " + w.Table
+	}
+	if w.Holder == 0 {
+		return fmt.Sprintf("waits for a lock%s that a prepared transaction holds (pg_prepared_xacts)", table)
+	}
+	about := []string{"user " + w.User}
+	for _, more := range []string{w.Program, w.State} {
+		if more != "" {
+			about = append(about, more)
+		}
+	}
+	if w.Seconds > 0 {
+		about = append(about, fmt.Sprintf("transaction of %s", time.Duration(w.Seconds*float64(time.Second)).Round(time.Second)))
+	}
+	return fmt.Sprintf("waits for a lock%s that session %d holds (%s)", table, w.Holder, strings.Join(about, ", "))
+}
+
+// LockWaits are those of a consumer's sessions at this moment.
+func (s *Status) LockWaits(ctx context.Context, consumer string) ([]LockWait, error) {
+	return list(ctx, s, `
+		SELECT a.pid, coalesce((SELECT min(l.relation::regclass::text) FROM pg_locks l
+		                        WHERE l.pid = a.pid AND (NOT l.granted OR l.locktype = 'tuple') AND l.database = a.datid), ''),
+		       h.pid, coalesce(b.application_name, ''), coalesce(b.usename::text, ''), coalesce(b.state, ''),
+		       coalesce(extract(epoch FROM clock_timestamp() - b.xact_start), 0)::float8
+		FROM pg_stat_activity a CROSS JOIN LATERAL unnest(pg_blocking_pids(a.pid)) AS h(pid) LEFT JOIN pg_stat_activity b ON b.pid = h.pid
+		WHERE a.datname = current_database() AND starts_with(a.application_name, $1) AND a.pid <> pg_backend_pid()
+		ORDER BY a.pid, h.pid`, []any{nameSessions(consumer)},
+		func(row pgx.CollectableRow) (w LockWait, err error) {
+			err = row.Scan(&w.PID, &w.Table, &w.Holder, &w.Program, &w.User, &w.State, &w.Seconds)
+			return w, err
+		})
+}
+
 // Identity is the database's.
 func (s *Status) Identity(ctx context.Context) (identity string, err error) {
 	err = s.db.QueryRow(ctx, s.schema.sql(selectIdentity)).Scan(&identity)

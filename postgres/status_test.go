@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -145,4 +146,38 @@ func TestDeadLettersAreKeptForATime(t *testing.T) {
 	if got := ask[[]int64](t, c, "SELECT array_agg(number ORDER BY number) FROM semel.dead_letter"); !slices.Equal(got, []int64{2, 3}) {
 		t.Errorf("left: %v", got)
 	}
+}
+
+// A stranger who holds what a route wants to write is named, while it waits.
+func TestWhoHoldsARouteUpIsNamed(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	c, stranger := connect(t, url), connect(t, url)
+	exec1(t, c, "CREATE TABLE t (id int PRIMARY KEY)")
+	exec1(t, stranger, "SET application_name = 'psql'")
+	exec1(t, stranger, "BEGIN")
+	exec1(t, stranger, "LOCK TABLE t IN SHARE MODE")
+	r := startRoute(t, c, url, "t", inbox.ErrorPolicy{})
+	r.send(0, numbered(0, 3)...)
+	s := postgres.NewStatus(c, "")
+	var waits []postgres.LockWait
+	r.until("it waits", func() (is bool) {
+		var err error
+		waits, err = s.LockWaits(t.Context(), "route")
+		must(t, err)
+		return len(waits) > 0
+	})
+	w := waits[0]
+	if w.Holder != int32(stranger.PgConn().PID()) || w.Table != "t" || w.Program != "psql" || w.State != "idle in transaction" || w.Seconds <= 0 {
+		t.Errorf("%+v", w)
+	}
+	if got, want := w.String(), fmt.Sprintf("waits for a lock on t that session %d holds (user postgres, psql, idle in transaction, transaction of ", w.Holder); !strings.HasPrefix(got, want) {
+		t.Error(got)
+	}
+	if none, err := s.LockWaits(t.Context(), "rout"); err != nil || len(none) > 0 {
+		t.Errorf("another consumer's: %v, %v", none, err)
+	}
+	exec1(t, stranger, "ROLLBACK")
+	r.until("it goes on", func() bool { return r.settled(0) == 3 })
+	r.stop()
 }

@@ -160,6 +160,9 @@ func (s *status) printRoute(r daemon.RouteStatus, rates map[string]float64) {
 		t = append(t, row)
 	}
 	t.print(s.out, "  ", 2)
+	for _, w := range r.LockWaits {
+		fmt.Fprintf(s.out, "  a session %s\n", w)
+	}
 }
 
 // shownOutcomes are those that happened, and the three that everybody asks for.

@@ -57,6 +57,8 @@ type RouteStatus struct {
 	IDs        int64             `json:"inbox_ids"`
 	Buried     int64             `json:"dead_letters"`
 	Partitions []PartitionStatus `json:"partitions"`
+	// LockWaits says who holds its sessions up.
+	LockWaits []postgres.LockWait `json:"lock_waits,omitempty"`
 }
 
 // PartitionStatus is a row and its log. What the broker didn't say is null.
@@ -97,6 +99,9 @@ func (v *Viewer) Status(ctx context.Context, routes []config.Route) (all []Route
 			if ends, err = v.p.stable(ctx, topicsOf(rows)); err != nil {
 				broker = err
 			}
+		}
+		if s.LockWaits, err = v.p.memory.LockWaits(ctx, r.Consumer); err != nil {
+			return nil, nil, err
 		}
 		waits := map[semel.Partition]int64{}
 		for _, w := range rows {
