@@ -75,7 +75,7 @@ func (l *lane[T]) move(ctx context.Context, b batch) error {
 		if p := s.part; p.ahead != nil { // the batch is moved in pieces
 			from, n = p.ahead.From, n.Plus(p.ahead.Tally())
 		}
-		settled[i] = Settled{Span: s.span(), Accounts: a, Ahead: aheadOf(from, s.to, n)}
+		settled[i] = Settled{Span: s.span(), Accounts: a, Ahead: aheadOf(from, s.to, n), Newest: s.newest()}
 	}
 	committing, cancel := context.WithTimeout(ctx, l.cfg.CutOff)
 	defer cancel()

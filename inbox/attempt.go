@@ -52,7 +52,7 @@ func (l *lane[T]) attempt(ctx context.Context, b batch, met *failure) error {
 	}
 	settled := make([]Settled, len(b.stretches))
 	for i, s := range b.stretches {
-		settled[i] = Settled{Span: spans[i], Accounts: s.accounts(), Ahead: s.left()}
+		settled[i] = Settled{Span: spans[i], Accounts: s.accounts(), Ahead: s.left(), Newest: s.newest()}
 	}
 	committing, cancel := context.WithTimeout(ctx, l.cfg.CutOff)
 	defer cancel()
@@ -428,11 +428,7 @@ func (l *lane[T]) advanced(b batch, settled []Settled) {
 		acks[i] = l.ack(p.Partition, p.claim.TopicID, p.first, p.next)
 		tell2(o.Settled, p.Partition, settled[i].Accounts)
 		if o.Moved != nil {
-			var newest time.Time
-			if n := len(s.items); n > 0 {
-				newest = s.items[n-1].Timestamp
-			}
-			o.Moved(Mark{p.Partition, p.next}, p.end, newest)
+			o.Moved(Mark{p.Partition, p.next}, p.end, s.newest())
 		}
 	}
 	l.cfg.Source.Ack(acks)

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"slices"
+	"time"
 
 	"github.com/semelhq/semel"
 )
@@ -146,6 +147,14 @@ func (b batch) spans() []Span {
 }
 
 // span is what of the partition's row is compared and written.
+// newest is the record time of the last message; zero: there is none.
+func (s stretch) newest() time.Time {
+	if n := len(s.items); n > 0 {
+		return s.items[n-1].Timestamp
+	}
+	return time.Time{}
+}
+
 func (s stretch) span() Span {
 	if s.ahead > 0 {
 		return Span{Claim: s.part.claim, From: s.ahead, To: s.ahead}

@@ -18,7 +18,7 @@ type forgetful struct {
 	told chan struct{}
 }
 
-func (s forgetful) Forget(context.Context) (bool, error) {
+func (s forgetful) Forget(context.Context, time.Time) (bool, error) {
 	select {
 	case s.told <- struct{}{}:
 	default:

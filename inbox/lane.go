@@ -344,20 +344,18 @@ func (l *lane[T]) fenced(e *FencedError) {
 	}
 }
 
-// forget lets the inbox drop what its window no longer covers, unless messages
-// wait: they were sent while what they repeat was still remembered.
+// forget lets the inbox drop what its window no longer covers.
 func (l *lane[T]) forget(ctx context.Context) error {
 	if l.cfg.Memory != MemoryInbox || time.Since(l.forgot) < time.Minute || len(l.parts) == 0 {
 		return nil
 	}
-	for _, p := range l.parts {
-		if !p.proven || p.next < p.end {
-			return nil
-		}
-	}
 	ctx, cancel := l.soon(ctx)
 	defer cancel()
-	more, err := l.cfg.Store.Forget(ctx)
+	place, err := l.place(ctx)
+	if err != nil {
+		return err
+	}
+	more, err := l.cfg.Store.Forget(ctx, place)
 	if err != nil {
 		return err
 	}
@@ -365,6 +363,35 @@ func (l *lane[T]) forget(ctx context.Context) error {
 		l.forgot = time.Now()
 	}
 	return nil
+}
+
+// place is the record time that the slowest partition of the consumer, whosever it is,
+// has come to: now where no message waits; zero where that can't be known.
+func (l *lane[T]) place(ctx context.Context) (time.Time, error) {
+	ws, err := l.cfg.Source.Witness(ctx, l.cfg.Source.Topics())
+	if err != nil { // an outage shows elsewhere; here it means that nothing is known
+		return time.Time{}, ctx.Err()
+	}
+	look, err := l.cfg.Store.Look(ctx, nil)
+	if err != nil {
+		return time.Time{}, err
+	}
+	rows := make(map[semel.Partition]Row, len(look.Rows))
+	for _, r := range look.Rows {
+		rows[r.Partition] = r
+	}
+	place := time.Now()
+	for _, w := range ws {
+		r, ok := rows[w.Partition]
+		switch {
+		case ok && r.Next >= w.Stable, !ok && w.Start >= w.Stable:
+		case r.RecordTime.IsZero():
+			return time.Time{}, nil
+		case r.RecordTime.Before(place):
+			place = r.RecordTime
+		}
+	}
+	return place, nil
 }
 
 // release gives claims back and leaves the group, as well as can be.

@@ -186,6 +186,7 @@ type Row struct {
 	Ahead         *Ahead  // at most once: what Next was moved over before its effect; nil: nothing
 	Accounts      Accounts
 	Updated       time.Time
+	RecordTime    time.Time // of the newest message that was settled; zero: unknown
 }
 
 // Trial is a message that is tried alone, since processes have died here.
@@ -310,9 +311,11 @@ type Store[T any] interface {
 	// the mark away. A letter that was closed meanwhile stays as it is.
 	Rebury(ctx context.Context, number int64, why DeadLetter) error
 
-	// Forget removes what the window no longer covers, a bounded piece at a
-	// time; it says whether there is more.
-	Forget(ctx context.Context) (more bool, err error)
+	// Forget removes what the window no longer covers, a step at a time; it says
+	// whether there is more. place is the record time that the slowest partition of
+	// the consumer has come to: what waits in the log was sent while what it repeats
+	// was still remembered. Zero: unknown.
+	Forget(ctx context.Context, place time.Time) (more bool, err error)
 
 	// Class says what an error of this store means to the flow. A nil Tx of the
 	// error's origin is judged by this method; inside a transaction use Tx.Class.
@@ -439,6 +442,7 @@ type Settled struct {
 	Span
 	Accounts Accounts // to be added
 	Ahead    *Ahead   // of the row from now on
+	Newest   time.Time // record time of the last message; zero: there is none
 }
 
 // DeadLetter is a message settled without effect, kept with the reason.

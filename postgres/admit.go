@@ -31,7 +31,7 @@ func (t *inboxTx) Admit(ctx context.Context, ids []inbox.Admission) ([]inbox.Ver
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	if t.store.copyInbox == "" {
+	if t.ring == nil {
 		panic("postgres: consumer " + t.store.consumer.Name + " has no inbox to admit to")
 	}
 	order := make([]int, len(ids))
@@ -79,13 +79,40 @@ func (k known) verdict(a inbox.Admission) inbox.Verdict {
 // 100,000 rows whole.
 const probeInbox = `SELECT i.id, i.digest FROM unnest($1::uuid[]) u(id) CROSS JOIN LATERAL (SELECT * FROM semel.INBOX i WHERE i.id = u.id LIMIT 1) i`
 
+// suspects are the IDs, in order, that a frozen table may hold.
+func suspects(f *bloom, sorted []pgtype.UUID) []pgtype.UUID {
+	if f == nil {
+		return sorted
+	}
+	var ask []pgtype.UUID
+	for i := range sorted {
+		if f.has(sorted[i].Bytes[:]) {
+			ask = append(ask, sorted[i])
+		}
+	}
+	return ask
+}
+
+// queueFrozen asks the frozen tables about IDs that their filters don't exclude.
+func (t *inboxTx) queueFrozen(b *pgx.Batch, sorted []pgtype.UUID, k known) {
+	frozen := t.ring.frozen()
+	for i, f := range t.store.rings.of(t.store.scope, frozen) {
+		if ask := suspects(f, sorted); len(ask) > 0 {
+			b.Queue(t.store.inTable(frozen[i], probeInbox), ask).Query(k.take)
+		}
+	}
+}
+
+// admitByCopy asks all tables of the list first. While two are hot an ID goes into
+// both: it is fresh if it went into each.
 func (t *inboxTx) admitByCopy(ctx context.Context, ids []inbox.Admission, order []int, sorted []pgtype.UUID) ([]inbox.Verdict, error) {
 	k := known{}
-	rows, err := t.tx.Query(ctx, t.store.inboxSQL(probeInbox), sorted)
-	if err == nil {
-		err = k.take(rows)
+	var probes pgx.Batch
+	t.queueFrozen(&probes, sorted, k)
+	for _, g := range t.ring.hot() {
+		probes.Queue(t.store.inTable(g, probeInbox), sorted).Query(k.take)
 	}
-	if err != nil {
+	if err := t.tx.SendBatch(ctx, &probes).Close(); err != nil {
 		return nil, t.note(err)
 	}
 	verdicts := make([]inbox.Verdict, len(ids))
@@ -102,17 +129,19 @@ func (t *inboxTx) admitByCopy(ctx context.Context, ids []inbox.Admission, order 
 	if len(fresh) == 0 {
 		return verdicts, nil
 	}
-	tag, err := t.conn.PgConn().CopyFrom(ctx, bytes.NewReader(b), t.store.copyInbox)
-	if sqlState(err) == "23505" {
-		t.note(err)
-		t.store.raced = racedBatches
-		return nil, &classedError{inbox.ClassConflict, "another session admitted the same message IDs", err}
-	}
-	if err == nil && tag.RowsAffected() != int64(len(fresh)) {
-		err = &classedError{inbox.ClassRoute, fmt.Sprintf("the inbox took %d rows of %d", tag.RowsAffected(), len(fresh)), nil}
-	}
-	if err != nil {
-		return nil, t.note(err)
+	for _, g := range t.ring.hot() {
+		tag, err := t.conn.PgConn().CopyFrom(ctx, bytes.NewReader(b), t.store.inTable(g, "COPY semel.INBOX (at, id, digest, how) FROM STDIN BINARY"))
+		if sqlState(err) == "23505" {
+			t.note(err)
+			t.store.raced = racedBatches
+			return nil, &classedError{inbox.ClassConflict, "another session admitted the same message IDs", err}
+		}
+		if err == nil && tag.RowsAffected() != int64(len(fresh)) {
+			err = &classedError{inbox.ClassRoute, fmt.Sprintf("the inbox took %d rows of %d", tag.RowsAffected(), len(fresh)), nil}
+		}
+		if err != nil {
+			return nil, t.note(err)
+		}
 	}
 	t.fresh = append(t.fresh, fresh)
 	return verdicts, nil
@@ -144,45 +173,80 @@ func how(a inbox.Admission) string {
 }
 
 // admitByInsert can't fail by a race: an ID that another transaction holds is
-// waited for. The second statement has a snapshot of its own and so sees what
-// that one committed; an ID that is gone again by then was known all the same.
+// waited for. Frozen tables are asked before anything is inserted, or this and those
+// who carry IDs forward could wait for one another.
 func (t *inboxTx) admitByInsert(ctx context.Context, ids []inbox.Admission, order []int, sorted []pgtype.UUID) ([]inbox.Verdict, error) {
-	digests, hows := make([]pgtype.UUID, len(ids)), make([]string, len(ids))
-	for n, i := range order {
+	k := known{}
+	var probes pgx.Batch
+	if t.queueFrozen(&probes, sorted, k); probes.Len() > 0 {
+		if err := t.tx.SendBatch(ctx, &probes).Close(); err != nil {
+			return nil, t.note(err)
+		}
+	}
+	verdicts := make([]inbox.Verdict, len(ids))
+	left := make([]int, 0, len(order)) // places in ids, by ID
+	for _, i := range order {
+		if verdicts[i] = k.verdict(ids[i]); verdicts[i] == inbox.Fresh {
+			left = append(left, i)
+		}
+	}
+	for _, g := range t.ring.hot() {
+		var err error
+		if left, err = t.insert(ctx, g, ids, left, verdicts); err != nil {
+			return nil, err
+		}
+	}
+	fresh := make([]semel.ID, len(left))
+	for n, i := range left {
+		fresh[n] = ids[i].ID
+	}
+	if len(fresh) > 0 {
+		t.fresh = append(t.fresh, fresh)
+	}
+	return verdicts, nil
+}
+
+// insert puts IDs into a hot table, and answers which went in. The second statement
+// has a snapshot of its own and so sees what a transaction committed that was waited
+// for; an ID that is gone again by then was known all the same.
+func (t *inboxTx) insert(ctx context.Context, g generation, ids []inbox.Admission, some []int, verdicts []inbox.Verdict) (fresh []int, err error) {
+	if len(some) == 0 {
+		return nil, nil
+	}
+	sorted, digests, hows := make([]pgtype.UUID, len(some)), make([]pgtype.UUID, len(some)), make([]string, len(some))
+	for n, i := range some {
+		sorted[n] = pgtype.UUID{Bytes: ids[i].ID, Valid: true}
 		digests[n], hows[n] = uuidOf(ids[i].Digest), how(ids[i])
 	}
-	var fresh []semel.ID
+	var in []semel.ID
 	k := known{}
 	var b pgx.Batch
-	b.Queue(t.store.inboxSQL(`
+	b.Queue(t.store.inTable(g, `
 		INSERT INTO semel.INBOX (id, digest, how)
 		SELECT n.id, n.digest, n.how::"char" FROM unnest($1::uuid[], $2::uuid[], $3::text[]) n(id, digest, how) ORDER BY n.id
 		ON CONFLICT DO NOTHING RETURNING id`), sorted, digests, hows).Query(func(rows pgx.Rows) error {
 		var id pgtype.UUID
 		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
-			fresh = append(fresh, id.Bytes)
+			in = append(in, id.Bytes)
 			return nil
 		})
 		return err
 	})
-	b.Queue(t.store.inboxSQL(probeInbox), sorted).Query(k.take)
+	b.Queue(t.store.inTable(g, probeInbox), sorted).Query(k.take)
 	if err := t.tx.SendBatch(ctx, &b).Close(); err != nil {
 		return nil, t.note(err)
 	}
-	verdicts := make([]inbox.Verdict, len(ids))
-	n := 0
-	for _, i := range order {
-		if n < len(fresh) && fresh[n] == ids[i].ID {
-			n++
-			continue // Fresh
+	for _, i := range some {
+		if len(fresh) < len(in) && in[len(fresh)] == ids[i].ID {
+			fresh = append(fresh, i)
+			continue
 		}
 		verdicts[i] = max(k.verdict(ids[i]), inbox.Duplicate)
 	}
-	if n != len(fresh) {
+	if len(fresh) != len(in) {
 		return nil, errors.New("the inbox answered IDs out of order")
 	}
-	t.fresh = append(t.fresh, fresh)
-	return verdicts, nil
+	return fresh, nil
 }
 
 // admitted says whether this transaction admitted the ID.
@@ -254,10 +318,12 @@ func (s *InboxStore) Remember(ctx context.Context, tx pgx.Tx, consumer string, i
 	return added, admitError(consumer, err)
 }
 
-// ForgetOlder removes the consumer's IDs that are older than keep, counted back
-// from where it last moved, in small transactions of its own: the daily chore of
-// a consumer that calls Admit and has no [inbox.Inbox] to do it. Keep must cover
-// the topic's retention, or a replay of what the topic holds takes effect again.
+// ForgetOlder turns the consumer's inbox so that IDs which are older than keep go,
+// counted back from where it last moved, in small transactions of its own: the chore
+// of a consumer that calls Admit and has no [inbox.Inbox] to do it. IDs go together
+// with the table that holds them, a sixth of keep: call it that often or more. Keep
+// must cover the topic's retention, or a replay of what the topic holds takes effect
+// again.
 func (s *InboxStore) ForgetOlder(ctx context.Context, consumer string, keep time.Duration) error {
 	_, err := s.pool.Exec(ctx, s.schema.sql(`CALL semel.forget($1::text, make_interval(secs => $2::float8))`), consumer, keep.Seconds())
 	if err != nil {

@@ -21,8 +21,8 @@ const DefaultSchema = "semel"
 // the oldest program that works on them: a program runs while the tables'
 // min_version <= its own Version. A release expands, a later one contracts.
 const (
-	Version    = 7
-	minVersion = 1
+	Version    = 8
+	minVersion = 8
 )
 
 // schemaName is the schema of Semel's tables, as SQL in this package is rendered

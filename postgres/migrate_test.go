@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
@@ -165,7 +166,7 @@ func TestGrantedRoleRunsButDoesNotMakeInboxes(t *testing.T) {
 	must(t, batch.Bury(t.Context(), []inbox.DeadLetter{{Message: semel.Message{Topic: "orders"}, Class: inbox.DeadValue, ID: admissions(1, 0)[0].ID}}))
 	must(t, batch.Commit(t.Context(), []inbox.Settled{{Span: sp}}))
 	must(t, s.Record(t.Context(), []inbox.Event{{Kind: "x"}}))
-	_, err = s.Forget(t.Context())
+	_, err = s.Forget(t.Context(), time.Now())
 	must(t, err)
 	if _, err := connect(t, runner).Exec(t.Context(), "UPDATE semel.database SET identity = gen_random_uuid()"); err == nil {
 		t.Error("the role may change the identity")

@@ -2,69 +2,34 @@ package postgres
 
 import "hash/maphash"
 
-// recentKeys is how many keys a generation of [recent] holds.
+// recentKeys is how many keys a half of [recent] holds.
 const recentKeys = 1 << 20
 
-// recentBlock is a cache line: all bits of a key lie in one.
-type recentBlock [8]uint64
-
-// recent remembers roughly which keys were written last: a Bloom filter of two
-// generations with 16 bits a key, 4 MiB. What was added among the last million keys
-// is found; of others some three in a thousand are taken for known. It decides only
-// whether the database is asked: whether a key is there, the index says.
+// recent remembers roughly which keys were written last, 4 MiB in two halves. What was
+// added among the last million keys is found; of others some three in a thousand are
+// taken for known. It decides only whether the database is asked: whether a key is
+// there, the index says.
 type recent struct {
-	seed        maphash.Seed
-	generations [2][]recentBlock // the newer one first
-	n           int              // keys in that
+	halves [2]*bloom // the newer one first
+	n      int       // keys in that
 }
 
 func newRecent() *recent {
-	r := &recent{seed: maphash.MakeSeed()}
-	for i := range r.generations {
-		r.generations[i] = make([]recentBlock, recentKeys*16/512)
-	}
-	return r
-}
-
-// place is a key's block and its six bits there.
-func (r *recent) place(key []byte) (at int, bits recentBlock) {
-	h := maphash.Bytes(r.seed, key)
-	at = int(h % uint64(len(r.generations[0])))
-	h = h>>15 | h<<49 // the bits that chose the block come last
-	for range 6 {
-		bits[h>>6&7] |= 1 << (h & 63)
-		h >>= 9
-	}
-	return at, bits
+	seed := maphash.MakeSeed()
+	return &recent{halves: [2]*bloom{newBloom(seed, recentKeys), newBloom(seed, recentKeys)}}
 }
 
 func (r *recent) add(key []byte) {
 	if r.n == recentKeys {
-		r.generations[0], r.generations[1] = r.generations[1], r.generations[0]
-		clear(r.generations[0])
+		r.halves[0], r.halves[1] = r.halves[1], r.halves[0]
+		clear(r.halves[0].blocks)
 		r.n = 0
 	}
 	r.n++
-	at, bits := r.place(key)
-	b := &r.generations[0][at]
-	for i := range b {
-		b[i] |= bits[i]
-	}
+	r.halves[0].add(key)
 }
 
-func (r *recent) has(key []byte) bool {
-	at, bits := r.place(key)
-	return r.generations[0][at].has(&bits) || r.generations[1][at].has(&bits)
-}
-
-func (b *recentBlock) has(bits *recentBlock) bool {
-	for i := range b {
-		if b[i]&bits[i] != bits[i] {
-			return false
-		}
-	}
-	return true
-}
+func (r *recent) has(key []byte) bool { return r.halves[0].has(key) || r.halves[1].has(key) }
 
 // guess says which keys the database is asked about before rows are sent: those that
 // this lane has written lately, and all for a while where keys were refused again that

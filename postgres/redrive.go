@@ -39,9 +39,18 @@ func (s *InboxStore) Redrive(ctx context.Context, ps []semel.Partition, after in
 			return s.Redrive(ctx, ps, letter.Number) // somebody else was faster
 		}
 	}
+	f := &fence{}
 	if err == nil {
-		_, err = tx.Exec(ctx, s.schema.sql(`SELECT FROM semel.watermark WHERE consumer = $1 AND topic = $2 AND partition = $3 FOR UPDATE`),
+		var b pgx.Batch
+		b.Queue(s.schema.sql(`SELECT FROM semel.watermark WHERE consumer = $1 AND topic = $2 AND partition = $3 FOR UPDATE`),
 			s.consumer.Name, letter.Message.Topic, letter.Message.Partition)
+		if s.hasInbox() {
+			f.ring = new(ring)
+			s.queueRing(&b, f.ring)
+		}
+		if err = tx.SendBatch(ctx, &b).Close(); err == nil && f.ring != nil {
+			err = s.settleRing(ctx, tx, f.ring)
+		}
 	}
 	if err != nil {
 		s.rollback(tx)
@@ -51,7 +60,7 @@ func (s *InboxStore) Redrive(ctx context.Context, ps []semel.Partition, after in
 		s.spent(err)
 		return nil, err
 	}
-	return &redriveTx{s.opened(tx, now, &fence{}), letter}, nil
+	return &redriveTx{s.opened(tx, now, f), letter}, nil
 }
 
 // unmark takes the mark of a letter away, for good, and locks it again.
@@ -98,17 +107,32 @@ func (s *InboxStore) markedLetter(ctx context.Context, tx pgx.Tx, ps []semel.Par
 
 func (r *redriveTx) Letter() inbox.Letter { return r.letter }
 
-// Readmit waits for a transaction that holds the same ID.
+// Readmit waits for a transaction that holds the same ID. Frozen tables are asked
+// first, and stay as they are: that a letter of theirs was applied is recorded in the
+// hot one.
 func (r *redriveTx) Readmit(ctx context.Context, a inbox.Admission) (inbox.Verdict, error) {
-	tag, err := r.tx.Exec(ctx, r.store.inboxSQL(`
-		INSERT INTO semel.INBOX AS i (id, digest) VALUES ($1, $2)
-		ON CONFLICT (id) DO UPDATE SET how = 'a', digest = excluded.digest, at = excluded.at WHERE i.how = 'd'`),
-		pgtype.UUID{Bytes: a.ID, Valid: true}, uuidOf(a.Digest))
-	if err != nil {
-		return 0, r.note(err)
+	id := pgtype.UUID{Bytes: a.ID, Valid: true}
+	for _, g := range r.ring.frozen() {
+		var applied bool
+		err := r.tx.QueryRow(ctx, r.store.inTable(g, `SELECT EXISTS (SELECT FROM semel.INBOX WHERE id = $1 AND how = 'a')`), id).Scan(&applied)
+		if err != nil {
+			return 0, r.note(err)
+		}
+		if applied {
+			return inbox.Duplicate, nil
+		}
 	}
-	if tag.RowsAffected() == 0 {
-		return inbox.Duplicate, nil
+	for _, g := range r.ring.hot() {
+		tag, err := r.tx.Exec(ctx, r.store.inTable(g, `
+			INSERT INTO semel.INBOX AS i (id, digest) VALUES ($1, $2)
+			ON CONFLICT (id) DO UPDATE SET how = 'a', digest = excluded.digest, at = excluded.at WHERE i.how = 'd'`),
+			id, uuidOf(a.Digest))
+		if err != nil {
+			return 0, r.note(err)
+		}
+		if tag.RowsAffected() == 0 {
+			return inbox.Duplicate, nil
+		}
 	}
 	return inbox.Fresh, nil
 }

@@ -57,6 +57,9 @@ type InboxConfig struct {
 	// Tables are what it writes to, if they depend on the topic. Of these, and of
 	// Table, rows that are marked as deleted are removed after the window.
 	Tables *Tables
+	// Rings is what the lanes of a process share of their consumers' inboxes. nil: a
+	// store has its own.
+	Rings *Rings
 	// Logger gets one line for each session that a claim ends. nil: slog.Default.
 	Logger *slog.Logger
 }
@@ -74,13 +77,13 @@ type InboxStore struct {
 
 	consumer  inbox.Record
 	scope     int32
+	version   int64  // of the list of inbox tables, as it was read last
 	who       string // application_name up to the token
-	copyInbox string
 	places    map[semel.Partition]string // where the last update put the row: its ctid
 	raced     int                        // batches to go in which admissions expect a race
 	replan    *pgconn.PgError            // the changed plan since the last commit
 	looks     looks
-	sweep     sweep
+	rings     *Rings
 	purged    time.Time
 	buf       []byte // of the COPY into the inbox
 }
@@ -98,10 +101,14 @@ func NewInboxStore(pool *pgxpool.Pool, cfg InboxConfig) *InboxStore {
 		cfg.Logger = slog.Default()
 	}
 	n := nameOf(cfg.Schema)
-	return &InboxStore{
-		pool: pool, cfg: cfg, schema: n, sql: statementsOf(n, cfg),
+	s := &InboxStore{
+		pool: pool, cfg: cfg, schema: n, sql: statementsOf(n, cfg), rings: cfg.Rings,
 		places: map[semel.Partition]string{},
 	}
+	if s.rings == nil {
+		s.rings = NewRings(pool, RingsConfig{Schema: cfg.Schema, Logger: cfg.Logger})
+	}
+	return s
 }
 
 // Columns of a watermark that are written together, in the order of written.
@@ -176,6 +183,7 @@ type placed struct {
 func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 	var topic, token pgtype.UUID
 	var adopted pgtype.Int8
+	var record pgtype.Timestamptz
 	var owner, trial, epochs, ahead, source []byte
 	var unclean int32
 	var sums [len(inbox.Outcomes) + 1]int64
@@ -187,11 +195,11 @@ func scanPlaced(row pgx.CollectableRow) (p placed, err error) {
 	for i := range r.Accounts.Outcome {
 		to = append(to, &r.Accounts.Outcome[i].Count, &sums[i])
 	}
-	to = append(to, &r.Accounts.Holes, &r.Accounts.Lost, &r.Accounts.Redriven, &ahead, &r.Updated, &source, &p.ctid)
+	to = append(to, &r.Accounts.Holes, &r.Accounts.Lost, &r.Accounts.Redriven, &ahead, &r.Updated, &record, &source, &p.ctid)
 	if err := row.Scan(to...); err != nil {
 		return placed{}, err
 	}
-	r.TopicID, r.Token = topic.Bytes, token.Bytes
+	r.TopicID, r.Token, r.RecordTime = topic.Bytes, token.Bytes, record.Time
 	r.Adopted = -1
 	if adopted.Valid {
 		r.Adopted = adopted.Int64
@@ -239,6 +247,7 @@ type statements struct {
 	lockAll                            string
 	settleRow, settleFar               string
 	insertRow, claimRow, release       string
+	holdRing, listRing                 string
 	endBlocker                         string
 }
 
@@ -260,7 +269,7 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 		settings += set("synchronous_commit", map[bool]string{true: "on", false: "off"}[*c])
 	}
 
-	read := "SELECT w.topic, w.partition, w." + strings.Join(writtenColumns, ", w.") + ", w.updated_at, w.source, w.ctid::text FROM semel.watermark w "
+	read := "SELECT w.topic, w.partition, w." + strings.Join(writtenColumns, ", w.") + ", w.updated_at, w.record_time, w.source, w.ctid::text FROM semel.watermark w "
 	const among = "JOIN unnest($2::text[], $3::integer[]) k(topic, partition) ON w.topic = k.topic AND w.partition = k.partition "
 	const order = " ORDER BY w.topic, w.partition"
 
@@ -324,7 +333,7 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 		// still the one that locked: a handler's SQL may have ended that, and its
 		// effects with it.
 		settleRow: "WITH done AS (UPDATE semel.watermark SET updated_at = clock_timestamp(), " + settle +
-			fmt.Sprintf(", source = $%d::text::jsonb", now-1) + key("") +
+			fmt.Sprintf(", source = $%d::text::jsonb, record_time = coalesce($%d, record_time)", now-1, now+1) + key("") +
 			fmt.Sprintf(" AND ctid = $4::text::tid AND now() = $%d::timestamptz RETURNING ctid::text AS place)", now) +
 			" SELECT (SELECT place FROM done), 1 / (SELECT count(*) FROM done)",
 		// After lock_timeout nobody waits any more, so pg_blocking_pids would say
@@ -342,11 +351,13 @@ func statementsOf(n schemaName, cfg InboxConfig) statements {
 			" VALUES ($1, nullif($2::text, ''), CASE WHEN $2::text <> '' THEN $3::integer END, $4, $5::text::jsonb)",
 		state: "SELECT desired_state = 'paused', reason," +
 			" EXISTS (SELECT FROM semel.dead_letter WHERE consumer = $1 AND state = 'redrive') FROM semel.consumer WHERE name = $1",
-		scope: "SELECT scope FROM semel.consumer WHERE name = $1",
+		scope:    "SELECT scope FROM semel.consumer WHERE name = $1",
+		holdRing: holdRing,
+		listRing: listRing,
 	}
 	for _, s := range []*string{
 		&st.rowsOfTopic, &st.rowsOf, &st.allRows, &st.rowsAt, &st.lockRows, &st.lockRow, &st.lockAll, &st.insertRow,
-		&st.claimRow, &st.settleRow, &st.endBlocker, &st.release, &st.event, &st.state, &st.scope,
+		&st.claimRow, &st.settleRow, &st.endBlocker, &st.release, &st.event, &st.state, &st.scope, &st.holdRing, &st.listRing,
 	} {
 		*s = n.sql(*s)
 	}
@@ -437,6 +448,9 @@ func (s *InboxStore) spent(err error) {
 
 // Close frees the connection.
 func (s *InboxStore) Close() {
+	if s.cfg.Rings == nil {
+		s.rings.Close()
+	}
 	if s.held != nil {
 		s.held.Release() // destroyed by the pool if it is in a transaction
 		s.held = nil
@@ -603,15 +617,7 @@ func (s *InboxStore) register(ctx context.Context, tx pgx.Tx, c inbox.Record) (r
 	return reg, nil
 }
 
-func (s *InboxStore) inScope(scope int32) {
-	s.scope = scope
-	s.copyInbox = s.inboxSQL("COPY semel.INBOX (at, id, digest, how) FROM STDIN BINARY")
-}
-
-// inboxSQL renders a statement about the consumer's inbox table.
-func (s *InboxStore) inboxSQL(text string) string {
-	return s.schema.sql(strings.ReplaceAll(text, "INBOX", fmt.Sprintf("inbox_%d_0", s.scope)))
-}
+func (s *InboxStore) inScope(scope int32) { s.scope, s.version = scope, 0 }
 
 // Introduce writes the rows of a topic's new partitions.
 func (s *InboxStore) Introduce(ctx context.Context, topic string, decide func([]inbox.Row) ([]inbox.Row, []inbox.Event, error)) (all []inbox.Row, err error) {
@@ -843,26 +849,40 @@ func (s *InboxStore) queueEvents(b *pgx.Batch, events []inbox.Event) {
 	}
 }
 
-// sweep is a walk over the inbox table that removes what the window no longer
-// covers. It goes by pages, so that a step reads and deletes little whatever the
-// table holds, and the inbox needs no index by time.
-type sweep struct {
-	cutoff time.Time
-	page   int64
-}
+// fullTable is how many IDs an inbox table takes before the next one is used, as long
+// as there is one that is free.
+const fullTable = 5_000_000
 
-const sweepPages = 64 // about 8,000 IDs
-
-// Forget removes what the window no longer covers: IDs, then rows of the table that
-// are marked as deleted.
-func (s *InboxStore) Forget(ctx context.Context) (more bool, err error) {
+// Forget removes what the window no longer covers: the oldest inbox table, by turning the
+// ring a step, then rows of the table that are marked as deleted.
+func (s *InboxStore) Forget(ctx context.Context, place time.Time) (more bool, err error) {
 	if s.consumer.Memory != inbox.MemoryInbox || s.consumer.Window <= 0 {
 		return false, nil
 	}
-	if more, err = s.forgetOld(ctx); more || err != nil {
+	if more, err = s.turn(ctx, place); more || err != nil {
 		return more, err
 	}
 	return s.purge(ctx)
+}
+
+// turn turns the ring by a step.
+func (s *InboxStore) turn(ctx context.Context, place time.Time) (more bool, err error) {
+	step, began, since := "", time.Now(), s.rings.seen(s.scope)
+	err = s.short(ctx, func(b *pgx.Batch) {
+		b.Queue(s.schema.sql(`SELECT coalesce(semel.rotate($1, $2, make_interval(secs => $3::float8), $4, $5, $6, make_interval(secs => $7::float8)), '')`),
+			s.scope, s.consumer.Name, s.consumer.Window.Seconds(), timeOf(place), fullTable, s.rings.me, since.Seconds()).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&step) })
+	}, func(pgx.Tx) error { return nil })
+	if err != nil {
+		return false, err
+	}
+	switch step {
+	case "both", "frozen", "dropped", "emptied":
+		s.cfg.Logger.Info("turned the inbox", "consumer", s.consumer.Name, "step", step)
+		more = true
+	}
+	s.rings.turned(s.scope, began)
+	return more, nil
 }
 
 // purge removes marked rows, so many at a time; it begins once in a 48th of the
@@ -902,57 +922,4 @@ func (s *InboxStore) purgeTable(ctx context.Context, t *Table) (more bool, err e
 		return false, nil
 	}
 	return more, err
-}
-
-// forgetOld removes IDs older than the window, a step of the walk at a time, each a
-// transaction of its own. A walk is due when a 48th of the window has passed
-// since the last one. The window ends where the consumer last moved: one that
-// stands still forgets nothing. IDs of dead letters that are still open stay.
-func (s *InboxStore) forgetOld(ctx context.Context) (more bool, err error) {
-	next := s.sweep
-	err = s.short(ctx, nil, func(tx pgx.Tx) error {
-		var mine, due bool
-		var cutoff time.Time
-		var pages int64
-		err := tx.QueryRow(ctx, s.inboxSQL(`
-			WITH w AS (
-			    SELECT least(now(), (SELECT max(updated_at) FROM semel.watermark WHERE consumer = $1))
-			           - make_interval(secs => $2::float8) AS cutoff)
-			SELECT pg_try_advisory_xact_lock(hashtextextended('semel' || ' forget ' || $1::text, 0)), w.cutoff,
-			       coalesce(w.cutoff - g.from_time > make_interval(secs => $2::float8 / 48), false),
-			       pg_relation_size(g.relation) / current_setting('block_size')::bigint
-			FROM w, semel.generation g WHERE g.scope = $3 AND g.slot = 0`),
-			s.consumer.Name, s.consumer.Window.Seconds(), s.scope).Scan(&mine, &cutoff, &due, &pages)
-		if err != nil {
-			return err
-		}
-		if next.page == 0 {
-			next.cutoff = cutoff
-		}
-		if more = mine && (due || next.page > 0); !more {
-			next = sweep{}
-			return nil
-		}
-		_, err = tx.Exec(ctx, s.inboxSQL(`
-			DELETE FROM semel.INBOX i
-			WHERE i.ctid >= format('(%s,0)', $1::bigint)::tid AND i.ctid < format('(%s,0)', $2::bigint)::tid AND i.at < $3
-			  AND NOT (i.how = 'd' AND EXISTS (SELECT FROM semel.dead_letter d
-			           WHERE d.consumer = $4 AND d.id = i.id AND d.state IN ('buried', 'redrive')))`),
-			next.page, next.page+sweepPages, next.cutoff, s.consumer.Name)
-		if err != nil {
-			return err
-		}
-		if next.page += sweepPages; next.page < pages {
-			return nil
-		}
-		more = false
-		_, err = tx.Exec(ctx, s.schema.sql(`UPDATE semel.generation SET from_time = $2 WHERE scope = $1 AND slot = 0`), s.scope, next.cutoff)
-		next = sweep{}
-		return err
-	})
-	if err != nil {
-		return false, err
-	}
-	s.sweep = next
-	return more, nil
 }

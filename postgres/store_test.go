@@ -681,7 +681,7 @@ func TestWholeTurnInEveryModeOfThePool(t *testing.T) {
 				row.Next += 200
 			}
 			must(t, s.Record(t.Context(), []inbox.Event{{Partition: p0, Kind: "halt"}, {Kind: "all"}}))
-			_, err := s.Forget(t.Context())
+			_, err := s.Forget(t.Context(), time.Now())
 			must(t, err)
 			must(t, s.Release(t.Context(), []inbox.Claim{row.Claim}))
 			if got := look(t, s, p0); got.Next != 600 || got.Owner != nil {
@@ -703,41 +703,41 @@ func TestLookTellsTheDesiredState(t *testing.T) {
 	}
 }
 
-func TestForgetRemovesWhatTheWindowNoLongerCovers(t *testing.T) {
+func TestForgetTurnsTheRing(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)
-	s, _ := lane(t, url)
-	c := connect(t, url)
-	exec1(t, c, `INSERT INTO semel.inbox_1_0 (id, at, how) SELECT gen_random_uuid(), now() - interval '2 hours', 'a' FROM generate_series(1, 20000)`)
-	exec1(t, c, `INSERT INTO semel.inbox_1_0 (id) SELECT gen_random_uuid() FROM generate_series(1, 100)`)
-	exec1(t, c, `WITH d AS (INSERT INTO semel.dead_letter (consumer, topic, partition, "offset", id, class, error, attempts)
-		VALUES ('billing', 'orders', 0, 1, gen_random_uuid(), 'value', '', 1) RETURNING id)
-		INSERT INTO semel.inbox_1_0 (id, at, how) SELECT id, now() - interval '2 hours', 'd' FROM d`)
-	forget := func() (steps int) {
+	a, c := newAdmits(t, url, 0), connect(t, url)
+	old := named("old", 100)
+	a.wantFresh(t, true, old)
+	forget := func(place time.Time) (steps int) {
+		t.Helper()
+		exec1(t, c, "UPDATE semel.ring SET seen = '1 hour'") // by the process's own clock
 		for more := true; more; steps++ {
 			var err error
-			more, err = s.Forget(t.Context())
+			more, err = a.s.Forget(t.Context(), place)
 			must(t, err)
 		}
-		return steps
+		return steps - 1
 	}
-	if forget(); ask[int](t, c, "SELECT count(*)::int FROM semel.inbox") != 20101 {
-		t.Fatal("forgotten before a walk was due")
+	if n := forget(time.Now()); n != 0 {
+		t.Fatalf("%d steps before one was due", n)
 	}
-	exec1(t, c, "UPDATE semel.generation SET from_time = now() - interval '2 hours'")
-	if steps := forget(); steps < 2 {
-		t.Errorf("%d steps", steps)
+	pass(t, c, 2*time.Hour) // the window is one
+	if n := forget(time.Time{}); n != 0 {
+		t.Fatalf("%d steps at an unknown place", n)
 	}
-	if n := ask[int](t, c, "SELECT count(*)::int FROM semel.inbox"); n != 101 {
-		t.Errorf("%d IDs are left", n)
+	if n := forget(time.Now().Add(-2 * time.Hour)); n != 0 {
+		t.Fatalf("%d steps of one that is behind", n)
 	}
-	// A consumer that stands still forgets nothing.
-	exec1(t, c, "UPDATE semel.inbox_1_0 SET at = now() - interval '90 minutes'")
-	exec1(t, c, "UPDATE semel.watermark SET updated_at = now() - interval '50 minutes'")
-	exec1(t, c, "UPDATE semel.generation SET from_time = now() - interval '3 hours'")
-	if forget(); ask[int](t, c, "SELECT count(*)::int FROM semel.inbox") != 101 {
-		t.Error("a consumer that stands still forgot")
+	if n := forget(time.Now()); n != 2 {
+		t.Fatalf("%d steps, of both and frozen", n)
 	}
+	a.wantFresh(t, false, old)
+	pass(t, c, 2*time.Hour)
+	if n := forget(time.Now()); n != 2 {
+		t.Fatalf("%d steps, of dropped and emptied", n)
+	}
+	a.wantFresh(t, true, old)
 }
 
 // with sets a parameter of a database's URL.

@@ -288,7 +288,7 @@ func TestMarkedRowsAreRemovedAfterTheWindow(t *testing.T) {
 	forget := func() {
 		for more := true; more; {
 			var err error
-			more, err = s.Forget(t.Context())
+			more, err = s.Forget(t.Context(), time.Now())
 			must(t, err)
 		}
 	}
@@ -327,7 +327,7 @@ func TestMarkedRowsAreRemovedOfEachOfManyTables(t *testing.T) {
 	must(t, err)
 	exec1(t, c, `INSERT INTO semel.watermark (consumer, topic, partition, topic_id, start_offset, next_offset, updated_at) VALUES ('billing', 'a', 0, gen_random_uuid(), 0, 0, now())`)
 	for more := true; more; {
-		more, err = s.Forget(t.Context())
+		more, err = s.Forget(t.Context(), time.Now())
 		must(t, err)
 	}
 	if got := ask[string](t, c, "SELECT (SELECT count(*) FROM a) || ' ' || (SELECT count(*) FROM b)"); got != "100 100" {

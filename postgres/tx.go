@@ -26,6 +26,7 @@ type inboxTx struct {
 	db    *handlerTx
 	now   time.Time
 	rows  map[semel.Partition]placed // as they were locked
+	ring  *ring                      // nil: the consumer has no inbox
 	fresh [][]semel.ID               // admitted here, each ascending
 	ended bool
 	was   byte // the transaction's status when it ended
@@ -58,6 +59,9 @@ func (s *InboxStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[pg
 	}
 	f := s.fence(spans)
 	tx, now, err := s.begin(ctx, f.token(), f.queue)
+	if err == nil && f.holds() && f.ring != nil {
+		err = s.settleRing(ctx, tx, f.ring)
+	}
 	if err == nil && !f.holds() && f.byPlace {
 		var found pgx.Rows
 		if found, err = tx.Query(ctx, s.sql.lockRows, s.consumer.Name, f.topics, f.numbers); err == nil {
@@ -84,7 +88,7 @@ func (s *InboxStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[pg
 }
 
 func (s *InboxStore) opened(tx pgx.Tx, now time.Time, f *fence) *inboxTx {
-	t := &inboxTx{store: s, conn: tx.Conn(), tx: tx, now: now, rows: f.rows, asked: f.asked, seen: make([]*pgconn.PgError, 0, keptErrors)}
+	t := &inboxTx{store: s, conn: tx.Conn(), tx: tx, now: now, rows: f.rows, ring: f.ring, asked: f.asked, seen: make([]*pgconn.PgError, 0, keptErrors)}
 	t.db = &handlerTx{Tx: tx, of: t}
 	return t
 }
@@ -97,6 +101,7 @@ type fence struct {
 	numbers []int32
 	byPlace bool // the store knows where each row was put last
 	rows    map[semel.Partition]placed
+	ring    *ring // nil: the consumer has no inbox
 	asked   tableAsked
 }
 
@@ -107,6 +112,9 @@ func (s *InboxStore) fence(spans []inbox.Span) *fence {
 	}
 	f := &fence{store: s, spans: spans, rows: make(map[semel.Partition]placed, len(spans))}
 	f.topics, f.numbers = split(ps)
+	if s.hasInbox() {
+		f.ring = new(ring)
+	}
 	return f
 }
 
@@ -152,7 +160,14 @@ func (f *fence) queue(b *pgx.Batch) {
 	default:
 		b.Queue(f.store.sql.rowsAt, name, ctids).Query(f.take)
 	}
+	f.askRing(b)
 	f.askTable(b)
+}
+
+func (f *fence) askRing(b *pgx.Batch) {
+	if f.ring != nil {
+		f.store.queueRing(b, f.ring)
+	}
 }
 
 // askTable comes last: a row that doesn't match is more than a table that changed.
@@ -301,7 +316,7 @@ func (t *inboxTx) CommitAndBegin(ctx context.Context, settled []inbox.Settled, n
 		if far(was.ctid) {
 			settle = t.store.sql.settleFar
 		}
-		args = append(append(args, settledValues(row)...), t.now)
+		args = append(append(args, settledValues(row)...), t.now, timeOf(st.Newest))
 		b.Queue(settle, args...).QueryRow(func(r pgx.Row) error {
 			var place string
 			var one int64
@@ -353,9 +368,10 @@ func (t *inboxTx) then(b *pgx.Batch, next []inbox.Span) func(error) inbox.Tx[pgx
 	s.queueSettings(b, f.token(), &now)
 	// By their keys: the rows that this transaction writes have no place yet.
 	b.Queue(s.sql.lockRows, s.consumer.Name, f.topics, f.numbers).Query(f.take)
+	f.askRing(b)
 	f.askTable(b)
 	return func(err error) inbox.Tx[pgx.Tx] {
-		if err == nil && f.holds() {
+		if err == nil && f.holds() && s.holdsRing(f.ring) {
 			return s.opened(t.tx, now, f) // pgx has no other handle for it
 		}
 		s.looks = looks{}
@@ -412,7 +428,9 @@ func (t *inboxTx) Bury(ctx context.Context, letters []inbox.DeadLetter) error {
 		}
 	}
 	if ids != nil {
-		b.Queue(t.store.inboxSQL(`UPDATE semel.INBOX SET how = 'd' WHERE id = ANY($1::uuid[]) AND how <> 'd'`), ids)
+		for _, g := range t.ring.hot() {
+			b.Queue(t.store.inTable(g, `UPDATE semel.INBOX SET how = 'd' WHERE id = ANY($1::uuid[]) AND how <> 'd'`), ids)
+		}
 	}
 	return t.note(t.tx.SendBatch(ctx, &b).Close())
 }

@@ -495,7 +495,7 @@ func (s *Store) Record(_ context.Context, events []inbox.Event) error {
 }
 
 // Forget is [inbox.Store]'s: this one forgets nothing.
-func (s *Store) Forget(context.Context) (bool, error) { return false, nil }
+func (s *Store) Forget(context.Context, time.Time) (bool, error) { return false, nil }
 
 // Class is [inbox.Store]'s.
 func (s *Store) Class(err error) inbox.Class {

@@ -1,7 +1,7 @@
 package mutants
 
 const (
-	ownBatch = "postgres/schema/0002.sql"
+	ringSQL = "postgres/schema/0008.sql"
 	ownMark  = "postgres/schema/0003.sql"
 )
 
@@ -56,17 +56,17 @@ var ownLoop = []mutant{
 	},
 	{
 		guard: "own loop: IDs of a batch taken in one order",
-		edits: []edit{{ownBatch, `SELECT DISTINCT u FROM unnest($1) u ORDER BY u ON CONFLICT`, `SELECT u FROM unnest($1) u ON CONFLICT`}},
+		edits: []edit{{ringSQL, `SELECT u FROM unnest($1) u ORDER BY u ON CONFLICT`, `SELECT u FROM unnest($1) u ON CONFLICT`}, {ringSQL, `SELECT DISTINCT u FROM unnest(admit_batch.ids) u`, `SELECT u FROM unnest(admit_batch.ids) u`}},
 		pkg:   pg, tests: []string{"TestABatchTakesItsIDsInOneOrder"},
 	},
 	{
 		guard: "own loop: who stands still forgets nothing",
-		edits: []edit{{ownBatch, `cutoff := least(now(), greatest(cutoff, `, `cutoff := least(now(), greatest(now(), `}},
+		edits: []edit{{ringSQL, `moved := greatest(moved, young);`, `moved := now();`}},
 		pkg:   pg, tests: []string{"TestForgettingWithoutADaemon/SQL"},
 	},
 	{
 		guard: "own loop: IDs of open dead letters stay",
-		edits: []edit{{ownBatch, `AND d.state IN (''buried'', ''redrive'')))'`, `AND false))'`}},
+		edits: []edit{{ringSQL, `USING ARRAY(SELECT DISTINCT u FROM unnest(carried) u)`, `USING '{}'::uuid[]`}},
 		pkg:   pg, tests: []string{"TestForgettingWithoutADaemon/SQL"},
 	},
 }
