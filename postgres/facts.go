@@ -82,7 +82,7 @@ func UnloggedMemory(ctx context.Context, db Querier, schema string) ([]string, e
 	rows, err := db.Query(ctx, nameOf(schema).sql(`
 SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'semel' AND c.relpersistence = 'u' AND c.relkind = 'r'
-  AND (c.relname IN ('consumer', 'watermark', 'dead_letter', 'generation') OR c.relname LIKE 'inbox\_%') ORDER BY 1`))
+  AND (c.relname IN ('consumer', 'watermark', 'dead_letter', 'ring', 'generation') OR c.relname LIKE 'inbox\_%') ORDER BY 1`))
 	if err != nil {
 		return nil, err
 	}

@@ -38,8 +38,10 @@ type ConsumerRow struct {
 	Scope  int32
 	Paused bool
 	Reason string
-	Inbox  int64 // IDs in its inbox, as the server estimates; -1 unknown
-	Dead   int64 // dead letters that are still open
+	Inbox  int64     // IDs in its inbox, as their tables' sizes say; -1: it has none
+	Since  time.Time // what came since is remembered; zero: it has no inbox
+	Room   int       // inbox tables that are free
+	Dead   int64     // dead letters that are still open
 	Made   time.Time
 }
 
@@ -49,13 +51,19 @@ func (s *Status) Consumers(ctx context.Context) ([]ConsumerRow, error) {
 	return list(ctx, s, `
 		SELECT c.name, coalesce(c.cluster_id, ''), c.topics, coalesce(c.id_rule, ''), coalesce(c.target, ''), coalesce(c.memory, ''),
 		       coalesce(extract(epoch FROM c.inbox_window), 0)::float8, c.scope, c.desired_state = 'paused', c.reason,
-		       coalesce((SELECT sum(r.reltuples)::bigint FROM semel.generation g JOIN pg_class r ON r.oid = g.relation WHERE g.scope = c.scope), -1),
+		       coalesce(i.ids, -1), i.since, i.room,
 		       (SELECT count(*) FROM semel.dead_letter d WHERE d.consumer = c.name AND d.state IN ('buried', 'redrive')), c.made_at
-		FROM semel.consumer c ORDER BY c.name`, nil,
+		FROM semel.consumer c, LATERAL (
+		    SELECT sum(coalesce(g.ids, pg_relation_size(g.relation) / 64)) FILTER (WHERE g.number IS NOT NULL)::bigint AS ids,
+		           min(g.from_time) AS since, count(*) FILTER (WHERE g.number IS NULL) AS room
+		    FROM semel.generation g WHERE g.scope = c.scope) i
+		ORDER BY c.name`, nil,
 		func(row pgx.CollectableRow) (c ConsumerRow, err error) {
 			var window float64
+			var since pgtype.Timestamptz
 			err = row.Scan(&c.Name, &c.Cluster, &c.Topics, &c.IDRule, &c.Target, &c.Memory, &window, &c.Scope, &c.Paused, &c.Reason,
-				&c.Inbox, &c.Dead, &c.Made)
+				&c.Inbox, &since, &c.Room, &c.Dead, &c.Made)
+			c.Since = since.Time
 			c.Window = time.Duration(window * float64(time.Second))
 			return c, err
 		})

@@ -75,17 +75,17 @@ type InboxStore struct {
 
 	held *pgxpool.Conn
 
-	consumer  inbox.Record
-	scope     int32
-	version   int64  // of the list of inbox tables, as it was read last
-	who       string // application_name up to the token
-	places    map[semel.Partition]string // where the last update put the row: its ctid
-	raced     int                        // batches to go in which admissions expect a race
-	replan    *pgconn.PgError            // the changed plan since the last commit
-	looks     looks
-	rings     *Rings
-	purged    time.Time
-	buf       []byte // of the COPY into the inbox
+	consumer inbox.Record
+	scope    int32
+	version  int64                      // of the list of inbox tables, as it was read last
+	who      string                     // application_name up to the token
+	places   map[semel.Partition]string // where the last update put the row: its ctid
+	raced    int                        // batches to go in which admissions expect a race
+	replan   *pgconn.PgError            // the changed plan since the last commit
+	looks    looks
+	rings    *Rings
+	purged   time.Time
+	buf      []byte // of the COPY into the inbox
 }
 
 // NewInboxStore makes a store; it connects when it is used. For servers that may speak

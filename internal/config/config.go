@@ -24,6 +24,7 @@ type File struct {
 	Registry      *Registry // nil: none
 	Database      Database
 	Memory        int64 // bytes, for everything fetched and not yet written
+	Filters       int64 // bytes, for filters of message IDs
 	Server        Server
 	ShutdownGrace time.Duration
 	Routes        []Route
@@ -338,6 +339,7 @@ func defaults() *File {
 	return &File{
 		Database:      Database{Schema: "semel", SynchronousCommit: true},
 		Memory:        256 << 20,
+		Filters:       128 << 20,
 		Server:        Server{Listen: "127.0.0.1:8321"},
 		ShutdownGrace: 25 * time.Second,
 		at:            map[string]pos{},

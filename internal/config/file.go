@@ -37,6 +37,7 @@ func (r *reader) read(data []byte) {
 		"schema_registry": r.registry,
 		"database":        r.databaseField,
 		"memory":          r.size(&f.Memory, 1<<20),
+		"filters":         r.size(&f.Filters, 0),
 		"server":          r.server,
 		"shutdown_grace":  r.duration(&f.ShutdownGrace, time.Second),
 		"routes":          r.routes,

@@ -522,6 +522,9 @@ func (c *check) record(r config.Route) error {
 	if !ok || was.Target == "" {
 		return nil
 	}
+	if err := c.inbox(r, was); err != nil {
+		return &StartError{What: "tables", Err: Plain(err)}
+	}
 	topics := recordedTopics(r)
 	if now := targetName(r); was.Target != now {
 		c.wrong(r.Path+".to", fmt.Sprintf("consumer %s recorded the target %q, and this is %q: the route would halt", r.Consumer, was.Target, now), "another consumer, or run --accept-change")
@@ -532,8 +535,25 @@ func (c *check) record(r config.Route) error {
 	return nil
 }
 
+// inbox says what the window leaves open.
+func (c *check) inbox(r config.Route, was postgres.ConsumerRow) error {
+	if was.Window == 0 || was.Since.IsZero() {
+		return nil
+	}
+	if was.Room == 0 {
+		c.weak(r.Path+".inbox.window", "all inbox tables are in use, and none of them is past the window: the one that takes new IDs grows beyond its size", "a shorter window, if looking up IDs becomes slow")
+	}
+	old, err := c.memory.DeadLetters(c.ctx, postgres.DeadFilter{Consumers: []string{r.Consumer}, Before: time.Now().Add(-was.Window), Limit: 1})
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	c.weak(r.Path+".inbox.window", fmt.Sprintf("dead letter %d, and maybe older ones, are open for longer than the window (%s): their IDs stay known as long as that, and once one is discarded a repeat of it takes effect",
+		old[0].Number, days(was.Window)), "semel dead lists them: redrive or discard")
+	return nil
+}
+
 // Changed says whether anything differs that a running process has taken up.
 func Changed(a, b *config.File) bool {
 	return !reflect.DeepEqual(a.Routes, b.Routes) || !reflect.DeepEqual(a.Kafka, b.Kafka) || !reflect.DeepEqual(a.Database, b.Database) || !reflect.DeepEqual(a.Registry, b.Registry) ||
-		a.Memory != b.Memory || a.Server != b.Server || a.ShutdownGrace != b.ShutdownGrace
+		a.Memory != b.Memory || a.Filters != b.Filters || a.Server != b.Server || a.ShutdownGrace != b.ShutdownGrace
 }

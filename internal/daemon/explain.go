@@ -176,6 +176,7 @@ func (e *explainer) remembers() {
 			why = " The table can't remember them: " + e.table.MemoryWhy() + "."
 		}
 		e.say("", "Inbox: what a producer sends again is recognised by its message ID (%s) for %s.%s A repeat that comes later takes effect again.", id, days(r.Inbox.Window), why)
+		e.say("", "That time is the log's as well as the clock's: a consumer that stands still, or reads what is old, forgets nothing. IDs go a table at a time, so that most stay up to a third longer; that of a dead letter stays as long as the letter is open.")
 		if e.table == nil && len(r.ID.Fields) > 0 && r.To.Write == config.Insert {
 			e.say("", "If a unique key of the table is exactly that ID, the table remembers instead, as long as the row is there; only the table can say so.")
 		}

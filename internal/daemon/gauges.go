@@ -24,8 +24,13 @@ func (d *daemon) gauges(ctx context.Context, routes []config.Route) {
 			}
 			d.metrics.dead.WithLabelValues(r.Name).Set(float64(c.Dead))
 			d.metrics.ids.WithLabelValues(r.Name).Set(float64(max(0, c.Inbox)))
+			if !c.Since.IsZero() {
+				d.metrics.since.WithLabelValues(r.Name).Set(float64(c.Since.Unix()))
+				d.metrics.room.WithLabelValues(r.Name).Set(float64(c.Room))
+			}
 			d.metrics.window.WithLabelValues(r.Name).Set(c.Window.Seconds())
 		}
+		d.metrics.filters.WithLabelValues().Set(float64(d.parts.rings.Bytes()))
 		if time.Since(purged) >= purgeEvery {
 			d.purge(ctx, routes)
 			purged = time.Now()

@@ -60,7 +60,7 @@ func (d *daemon) lane(ctx context.Context, r config.Route, n int, rate *inbox.Ra
 	one, _ := table.(*postgres.Table)
 	many, _ := table.(*postgres.Tables)
 	store := postgres.NewInboxStore(d.parts.pool, postgres.InboxConfig{
-		Schema: d.parts.file.Database.Schema, SynchronousCommit: durability(d.parts.file.Database), Table: one, Tables: many, Logger: log,
+		Schema: d.parts.file.Database.Schema, SynchronousCommit: durability(d.parts.file.Database), Table: one, Tables: many, Rings: d.parts.rings, Logger: log,
 	})
 	in, err := inbox.New(inbox.Config[pgx.Tx]{
 		Consumer:     r.Consumer,

@@ -29,6 +29,9 @@ type metrics struct {
 	dead        *prometheus.GaugeVec
 	state       *prometheus.GaugeVec
 	ids         *prometheus.GaugeVec
+	since       *prometheus.GaugeVec
+	room        *prometheus.GaugeVec
+	filters     *prometheus.GaugeVec
 	window      *prometheus.GaugeVec
 }
 
@@ -67,7 +70,10 @@ func newMetrics(b Build) *metrics {
 	m.lastCommit = gauge("last_commit_timestamp_seconds", "When the last transaction was committed.", route...)
 	m.dead = gauge("dead_letters", "Dead letters that are buried and not discarded.", route...)
 	m.state = gauge("route_state", "1 for the state that the route is in.", append(route, "state")...)
-	m.ids = gauge("inbox_ids", "Message IDs remembered, as the database estimates.", route...)
+	m.ids = gauge("inbox_ids", "Message IDs remembered, as the sizes of their tables say.", route...)
+	m.since = gauge("inbox_since_timestamp_seconds", "What came since then is remembered.", route...)
+	m.room = gauge("inbox_free_tables", "Inbox tables that are free; 0: the one in use grows until the window has passed.", route...)
+	m.filters = gauge("inbox_filter_bytes", "Memory that the filters of inbox tables take in this process.")
 	m.window = gauge("inbox_window_seconds", "How long the inbox remembers.", route...)
 	gauge("build_info", "What this binary is.", "version", "commit", "go").WithLabelValues(b.Version, b.Commit, b.Go).Set(1)
 	return m

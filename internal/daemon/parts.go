@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ type parts struct {
 	log    *slog.Logger
 	pool   *pgxpool.Pool
 	memory *postgres.Status
+	rings  *postgres.Rings
 	kafka  []kgo.Opt // of every client
 	admin  *kafka.Admin
 
@@ -70,6 +72,7 @@ func prepare(f *config.File, log *slog.Logger) (*parts, error) {
 		return nil, &StartError{What: "database", Err: err}
 	}
 	p.memory = postgres.NewStatus(p.pool, f.Database.Schema)
+	p.rings = postgres.NewRings(p.pool, postgres.RingsConfig{Schema: f.Database.Schema, Memory: cmp.Or(f.Filters, -1), Logger: log})
 	if p.kafka, err = KafkaOptions(f.Kafka); err != nil {
 		p.close()
 		return nil, err
@@ -91,6 +94,9 @@ func (p *parts) close() {
 	}
 	if p.admin != nil {
 		p.admin.Close()
+	}
+	if p.rings != nil {
+		p.rings.Close()
 	}
 	if p.pool != nil {
 		p.pool.Close()
@@ -226,8 +232,9 @@ func (p *parts) stable(ctx context.Context, topics []string) (target, error) {
 	return t, nil
 }
 
-// poolExtra is how many connections are needed beside one a lane: to look.
-const poolExtra = 3
+// poolExtra is how many connections are needed beside one a lane: to look, and to
+// build filters.
+const poolExtra = 4
 
 // poolConfig is the file's database, with its secrets read anew for each
 // connection.

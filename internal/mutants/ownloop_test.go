@@ -2,7 +2,7 @@ package mutants
 
 const (
 	ringSQL = "postgres/schema/0008.sql"
-	ownMark  = "postgres/schema/0003.sql"
+	ownMark = "postgres/schema/0003.sql"
 )
 
 func init() { all = append(all, ownLoop...) }
