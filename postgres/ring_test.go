@@ -415,3 +415,141 @@ func code(err error) string {
 	}
 	return ""
 }
+
+// While two tables are hot an ID is in both, so that whoever works by the newer one
+// alone, later, knows it.
+func TestTwoHotTablesKnowAnID(t *testing.T) {
+	t.Parallel()
+	for name, n := range sizes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := migrated(t)
+			a, c := newAdmits(t, url, 0), connect(t, url)
+			a.wantFresh(t, true, named("old", 1))
+			pass(t, c, 2*day)
+			wantSteps(t, []string{turn(t, c)}, "both")
+			x := named("x", n)
+			a.wantFresh(t, true, x)
+			a.wantFresh(t, false, x)
+			for _, table := range []string{"semel.inbox_1_1", "semel.inbox_1_8"} {
+				if got := ask[int](t, c, "SELECT count(*)::int FROM "+table+" WHERE id = ANY($1)", uuids(x)); got != n {
+					t.Errorf("%d of %d IDs in %s", got, n, table)
+				}
+			}
+		})
+	}
+}
+
+func uuids(as []inbox.Admission) (out []string) {
+	for _, a := range as {
+		out = append(out, a.ID.String())
+	}
+	return out
+}
+
+func TestAdmitInSQLKnowsAllTablesOfTheRing(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	a, c := newAdmits(t, url, 0), connect(t, url)
+	x := named("x", 3)
+	a.wantFresh(t, true, x)
+	pass(t, c, 2*day)
+	for _, step := range []string{"both", "frozen"} {
+		wantSteps(t, []string{turn(t, c)}, step)
+		if ask[bool](t, c, "SELECT semel.admit('billing', $1::uuid)", x[0].ID.String()) {
+			t.Errorf("%s: admit: fresh", step)
+		}
+		if n := ask[int](t, c, "SELECT count(*)::int FROM semel.admit_batch('billing', $1::uuid[])", uuids(x)); n != 0 {
+			t.Errorf("%s: admit_batch: %d fresh", step, n)
+		}
+	}
+}
+
+// What is held is the lock of the version that was thought to be current: if the list
+// is another's, that one's is taken.
+func TestListIsTheOneWhoseLockIsHeld(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	slow, c := newAdmits(t, url, 0), connect(t, url)
+	slow.wantFresh(t, true, named("a", 1)) // it knows version 1
+	pass(t, c, 2*day)
+	wantSteps(t, []string{turn(t, c)}, "both")
+	tx, _, err := slow.begin(t.Context())
+	must(t, err)
+	defer tx.Rollback(t.Context())
+	wantSteps(t, []string{turn(t, c)}, "busy") // version 1 is held as well
+	tx.Rollback(t.Context())
+	tx, _, err = slow.begin(t.Context())
+	must(t, err)
+	defer tx.Rollback(t.Context())
+	wantSteps(t, []string{turn(t, c)}, "frozen") // version 1 is not
+	wantSteps(t, []string{turn(t, c)}, "busy")   // version 2 is
+}
+
+// letter buries an ID of a and answers its number, marked to be handled again.
+func (a *admits) letter(t testing.TB, c *pgx.Conn, id inbox.Admission) int64 {
+	t.Helper()
+	tx, sp, err := a.begin(t.Context())
+	must(t, err)
+	defer tx.Rollback(t.Context())
+	_, err = tx.Admit(t.Context(), []inbox.Admission{id})
+	must(t, err)
+	must(t, tx.Bury(t.Context(), []inbox.DeadLetter{{Message: semel.Message{Topic: "orders"}, Class: inbox.DeadValue, ID: id.ID}}))
+	must(t, tx.Commit(t.Context(), []inbox.Settled{{Span: sp}}))
+	a.row.Next++
+	return ask[int64](t, c, "UPDATE semel.dead_letter SET state = 'redrive' WHERE id = $1 RETURNING number", id.ID.String())
+}
+
+func (a *admits) redrive(t testing.TB, id inbox.Admission) inbox.Verdict {
+	t.Helper()
+	tx, err := a.s.Redrive(t.Context(), nil, 0)
+	must(t, err)
+	defer tx.Rollback(t.Context())
+	v, err := tx.Readmit(t.Context(), id)
+	must(t, err)
+	must(t, tx.Close(t.Context(), inbox.Applied))
+	return v
+}
+
+func TestLetterOfTwoHotTablesIsRedriven(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	a, c := newAdmits(t, url, 0), connect(t, url)
+	a.wantFresh(t, true, named("old", 1))
+	pass(t, c, 2*day)
+	wantSteps(t, []string{turn(t, c)}, "both")
+	x := named("x", 1)[0]
+	a.letter(t, c, x)
+	if v := a.redrive(t, x); v != inbox.Fresh {
+		t.Errorf("verdict %v", v)
+	}
+}
+
+// Its table may be frozen by then, and another letter of the same ID applied.
+func TestRedriveAsksFrozenTables(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	a, c := newAdmits(t, url, 0), connect(t, url)
+	x := named("x", 1)[0]
+	number := a.letter(t, c, x)
+	again := func() { exec1(t, c, "UPDATE semel.dead_letter SET state = 'redrive' WHERE number = $1", number) }
+	freeze := func() {
+		pass(t, c, 2*day)
+		a.wantFresh(t, true, named(fmt.Sprint("filler", ask[int64](t, c, "SELECT version FROM semel.ring")), 1))
+		wantSteps(t, steps(t, c), "both", "frozen")
+	}
+	freeze()
+	if v := a.redrive(t, x); v != inbox.Fresh {
+		t.Fatalf("of a frozen table: verdict %v", v)
+	}
+	a.wantFresh(t, false, []inbox.Admission{x})
+	again()
+	if v := a.redrive(t, x); v != inbox.Duplicate {
+		t.Fatalf("twice: verdict %v", v)
+	}
+	freeze()
+	again()
+	if v := a.redrive(t, x); v != inbox.Duplicate {
+		t.Errorf("twice, and the second time frozen: verdict %v", v)
+	}
+}
