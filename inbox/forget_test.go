@@ -15,12 +15,12 @@ import (
 // forgetful tells of each Forget, and has always more to do.
 type forgetful struct {
 	inbox.Store[*inboxtest.Tx]
-	told chan struct{}
+	told chan time.Time // the place that it goes by
 }
 
-func (s forgetful) Forget(context.Context, time.Time) (bool, error) {
+func (s forgetful) Forget(_ context.Context, place time.Time) (bool, error) {
 	select {
-	case s.told <- struct{}{}:
+	case s.told <- place:
 	default:
 	}
 	return true, nil
@@ -44,7 +44,7 @@ func (s *endless) Poll(ctx context.Context, n int) (inbox.Delivery, error) {
 func TestInboxForgetsUnderConstantLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	s := forgetful{w.db.NewStore(), make(chan struct{})}
+	s := forgetful{w.db.NewStore(), make(chan time.Time)}
 	w.start(func(c *inbox.Config[*inboxtest.Tx]) {
 		c.Store, c.Source = s, &endless{Source: c.Source, w: w}
 	})
@@ -59,27 +59,55 @@ func TestInboxForgetsUnderConstantLoad(t *testing.T) {
 	}
 }
 
-// What waits in the log may repeat what the window is about to leave: who is
-// behind forgets nothing.
+// What waits in the log may repeat what the window is about to leave: the window goes
+// by the record time that the slowest partition has come to, and where that can't be
+// known by none.
 func TestWhoIsBehindForgetsNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1)
-	w.send(0, 0, 5)
-	s := forgetful{w.db.NewStore(), make(chan struct{})}
-	tried := make(chan struct{}, 100)
+	w := newWorld(t, 2)
+	old := time.Now().Add(-time.Hour).Truncate(time.Second)
+	send := func(partition int, id string) {
+		m := message(partition, id, id)
+		m.Timestamp = old
+		w.b.Send(m)
+	}
+	send(0, "good")
+	send(0, "stuck")
+	send(1, "other")
+	s := forgetful{w.db.NewStore(), make(chan time.Time)}
+	free := make(chan struct{})
 	w.start(func(c *inbox.Config[*inboxtest.Tx]) {
-		c.Store = s
-		c.OnError.Attempts, c.OnError.Backoff, c.OnError.MaxBackoff = 1000, 100*time.Millisecond, 100*time.Millisecond
-		c.Handler = func(context.Context, *inboxtest.Tx, semel.Message) error {
-			tried <- struct{}{}
-			return errors.New("not now")
+		c.Store, c.Batch.Messages = s, 1
+		c.OnError.Attempts, c.OnError.Backoff, c.OnError.MaxBackoff = 1<<30, time.Millisecond, time.Millisecond
+		c.Handler = func(_ context.Context, _ *inboxtest.Tx, m semel.Message) error {
+			select {
+			case <-free:
+			default:
+				if string(m.Key) == "stuck" {
+					return errors.New("not now")
+				}
+			}
+			return nil
 		}
 	})
-	for range 3 {
-		select {
-		case <-tried:
-		case <-s.told:
-			t.Fatal("forgets while messages wait")
+	told := func(what string, want func(time.Time) bool) {
+		t.Helper()
+		patience := time.After(*patience)
+		for {
+			select {
+			case place := <-s.told:
+				if want(place) {
+					return
+				}
+				if !place.IsZero() && !place.Equal(old) {
+					t.Fatalf("%s: goes by %s, and the slowest partition has come to %s", what, place, old)
+				}
+			case <-patience:
+				t.Fatal(what)
+			}
 		}
 	}
+	told("one is stuck", old.Equal)
+	close(free)
+	told("nothing waits", func(place time.Time) bool { return time.Since(place) < time.Minute })
 }

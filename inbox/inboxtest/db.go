@@ -817,6 +817,9 @@ func (tx *Tx) Commit(_ context.Context, settled []inbox.Settled) error {
 			r.Next, r.UncleanClaims, r.Ahead = s.To, 0, s.Ahead
 			r.Accounts = r.Accounts.Plus(s.Accounts)
 			r.Epochs = appendEpochs(r.Epochs, s.Epochs)
+			if !s.Newest.IsZero() {
+				r.RecordTime = s.Newest
+			}
 			d.rows[key] = r
 		}
 	})
