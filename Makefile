@@ -45,6 +45,7 @@ demo: ## watch repeats and kills do no harm, on an embedded broker and a real Po
 test: ## everything, on real PostgreSQL and the embedded broker, under the race detector
 	scripts/setup.sh go cc postgres python
 	$(with_postgres) $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
+	$(GO) test $(TEST_FLAGS) ./internal/ringmodel
 
 .PHONY: race
 race: test ## the same: tests always run under the race detector
