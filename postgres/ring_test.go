@@ -487,6 +487,23 @@ func TestListIsTheOneWhoseLockIsHeld(t *testing.T) {
 	wantSteps(t, []string{turn(t, c)}, "busy")   // version 2 is
 }
 
+// Also if the row of the partition isn't where the last batch has left it.
+func TestListIsHeldWhereTheRowHasMoved(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	slow, c := newAdmits(t, url, 0), connect(t, url)
+	slow.wantFresh(t, true, named("a", 1)) // it knows version 1
+	pass(t, c, 2*day)
+	wantSteps(t, steps(t, c), "both", "frozen")
+	exec1(t, c, "SELECT semel.admit('billing', 'b')")
+	exec1(t, c, "UPDATE semel.watermark SET redriven = redriven")
+	tx, _, err := slow.begin(t.Context())
+	must(t, err)
+	defer tx.Rollback(t.Context())
+	pass(t, c, 2*day)
+	wantSteps(t, steps(t, c), "both", "busy") // version 3 is held
+}
+
 // letter buries an ID of a and answers its number, marked to be handled again.
 func (a *admits) letter(t testing.TB, c *pgx.Conn, id inbox.Admission) int64 {
 	t.Helper()

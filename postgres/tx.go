@@ -59,14 +59,14 @@ func (s *InboxStore) Begin(ctx context.Context, spans []inbox.Span) (inbox.Tx[pg
 	}
 	f := s.fence(spans)
 	tx, now, err := s.begin(ctx, f.token(), f.queue)
-	if err == nil && f.holds() && f.ring != nil {
-		err = s.settleRing(ctx, tx, f.ring)
-	}
 	if err == nil && !f.holds() && f.byPlace {
 		var found pgx.Rows
 		if found, err = tx.Query(ctx, s.sql.lockRows, s.consumer.Name, f.topics, f.numbers); err == nil {
 			err = f.take(found)
 		}
+	}
+	if err == nil && f.holds() && f.ring != nil {
+		err = s.settleRing(ctx, tx, f.ring)
 	}
 	if err != nil {
 		s.looks = looks{} // a table that has changed is asked anew

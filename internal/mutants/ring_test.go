@@ -22,6 +22,14 @@ var ring = []mutant{
 		pkg:   pg, tests: []string{"TestAdmitHoldsTheListAfterASavepointIsUndone"},
 	},
 	{
+		guard: "ring: the list is settled where the row of a partition has moved",
+		edits: []edit{
+			{"postgres/tx.go", "if err == nil && f.holds() && f.ring != nil {", "if false {"},
+			{"postgres/tx.go", "if err == nil && !f.holds() && f.byPlace {", "if err == nil && f.holds() && f.ring != nil {\n\t\terr = s.settleRing(ctx, tx, f.ring)\n\t}\n\tif err == nil && !f.holds() && f.byPlace {"},
+		},
+		pkg: pg, tests: []string{"TestListIsHeldWhereTheRowHasMoved"},
+	},
+	{
 		guard: "ring: the list is the one whose lock is held",
 		edits: []edit{{"postgres/ring.go", "return r == nil || r.held && r.version == s.version", "return r == nil || r.held || r.version >= s.version"}},
 		pkg:   pg, tests: []string{"TestListIsTheOneWhoseLockIsHeld"},
