@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -189,16 +190,22 @@ func (r *Rings) read(scope int32, g generation) (*bloom, error) {
 		return nil, err
 	}
 	defer conn.Release()
+	// In one transaction, which a pooler can't hand from a server to the one that went back.
+	tx, err := conn.BeginTx(r.ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback(r.ctx)
 	in := idReader{to: newBloom(maphash.MakeSeed(), g.ids)}
 	sql := r.schema.sql(fmt.Sprintf("COPY (SELECT id FROM semel.inbox_%d_%d) TO STDOUT BINARY", scope, g.slot))
-	if _, err := conn.Conn().PgConn().CopyTo(r.ctx, &in, sql); err != nil {
+	if _, err := tx.Conn().PgConn().CopyTo(r.ctx, &in, sql); err != nil {
 		return nil, err
 	}
 	if !in.done {
 		return nil, errors.New("the rows of an inbox table came cut off")
 	}
 	var frozen bool
-	err = conn.QueryRow(r.ctx, r.schema.sql(`SELECT EXISTS (SELECT FROM semel.generation WHERE scope = $1 AND slot = $2 AND state = 'frozen' AND token = $3)`),
+	err = tx.QueryRow(r.ctx, r.schema.sql(`SELECT EXISTS (SELECT FROM semel.generation WHERE scope = $1 AND slot = $2 AND state = 'frozen' AND token = $3)`),
 		scope, g.slot, pgtype.UUID{Bytes: g.token, Valid: true}).Scan(&frozen)
 	if err != nil || !frozen {
 		return nil, err
