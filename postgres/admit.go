@@ -190,10 +190,17 @@ func (t *inboxTx) admitByInsert(ctx context.Context, ids []inbox.Admission, orde
 			left = append(left, i)
 		}
 	}
-	for _, g := range t.ring.hot() {
+	hot := t.ring.hot()
+	for n, g := range hot {
+		tried := left
 		var err error
-		if left, err = t.insert(ctx, g, ids, left, verdicts); err != nil {
+		if left, err = t.insert(ctx, g, ids, tried, verdicts); err != nil {
 			return nil, err
+		}
+		if n > 0 && len(left) < len(tried) {
+			if err := t.lose(ctx, hot[:n], ids, tried, left); err != nil {
+				return nil, err
+			}
 		}
 	}
 	fresh := make([]semel.ID, len(left))
@@ -247,6 +254,25 @@ func (t *inboxTx) insert(ctx context.Context, g generation, ids []inbox.Admissio
 		return nil, errors.New("the inbox answered IDs out of order")
 	}
 	return fresh, nil
+}
+
+// lose marks IDs that went into older tables and then not into the next one: somebody
+// who works by the next list was faster. What he made of them stands in his row; that
+// these were applied would be a lie, by which his dead letter was a duplicate.
+func (t *inboxTx) lose(ctx context.Context, older []generation, ids []inbox.Admission, tried, fresh []int) error {
+	var lost []pgtype.UUID
+	for _, i := range tried {
+		if len(fresh) > 0 && fresh[0] == i {
+			fresh = fresh[1:]
+			continue
+		}
+		lost = append(lost, pgtype.UUID{Bytes: ids[i].ID, Valid: true})
+	}
+	var b pgx.Batch
+	for _, g := range older {
+		b.Queue(t.store.inTable(g, `UPDATE semel.INBOX SET how = 'd' WHERE id = ANY($1::uuid[]) AND how <> 'd'`), lost)
+	}
+	return t.note(t.tx.SendBatch(ctx, &b).Close())
 }
 
 // admitted says whether this transaction admitted the ID.

@@ -529,6 +529,64 @@ func (a *admits) redrive(t testing.TB, id inbox.Admission) inbox.Verdict {
 	return v
 }
 
+// Model: who works while two tables are hot gets an ID into the older one, and then finds
+// that somebody who works by the next list has buried it. That letter was not applied.
+func TestLetterIsRedrivenThoughItsIDWentIntoTheOlderTable(t *testing.T) {
+	t.Parallel()
+	inSQL := func(call string) func(*testing.T, string, inbox.Admission) (uint32, func() error) {
+		return func(t *testing.T, url string, x inbox.Admission) (uint32, func() error) {
+			c := connect(t, url)
+			return c.PgConn().PID(), func() error {
+				_, err := c.Exec(t.Context(), call, x.ID.String())
+				return err
+			}
+		}
+	}
+	for name, other := range map[string]func(*testing.T, string, inbox.Admission) (pid uint32, admit func() error){
+		"admit":       inSQL("SELECT semel.admit('billing', $1::uuid)"),
+		"admit_batch": inSQL("SELECT semel.admit_batch('billing', ARRAY[$1::uuid])"),
+		"Go": func(t *testing.T, url string, x inbox.Admission) (uint32, func() error) {
+			p := semel.Partition{Topic: "orders", Number: 2}
+			s := newStore(t, url, postgres.InboxConfig{LockTimeout: time.Hour})
+			_, err := s.Open(t.Context(), record("billing"))
+			must(t, err)
+			introduce(t, s, p)
+			a := &admits{s, claim(t, s, p)}
+			tx, sp, err := a.begin(t.Context())
+			must(t, err)
+			return tx.DB().Conn().PgConn().PID(), func() error {
+				if _, err := tx.Admit(t.Context(), []inbox.Admission{x}); err != nil {
+					return err
+				}
+				return tx.Commit(t.Context(), []inbox.Settled{{Span: sp}})
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := migrated(t)
+			a, c, stop := newAdmits(t, url, 0), connect(t, url), connect(t, url)
+			a.wantFresh(t, true, named("old", 1))
+			pass(t, c, 2*day)
+			wantSteps(t, []string{turn(t, c)}, "both")
+			x := named("x", 1)[0]
+			pid, admit := other(t, url, x)
+			exec1(t, stop, "BEGIN")
+			exec1(t, stop, "LOCK TABLE semel.inbox_1_1 IN SHARE MODE")
+			done := make(chan error, 1)
+			go func() { done <- admit() }()
+			until(t, c, "SELECT cardinality(pg_blocking_pids($1)) > 0", pid) // it works by the list of both
+			wantSteps(t, []string{turn(t, c)}, "frozen")
+			a.letter(t, c, x)
+			exec1(t, stop, "ROLLBACK")
+			must(t, <-done)
+			if v := a.redrive(t, x); v != inbox.Fresh {
+				t.Errorf("verdict %v", v)
+			}
+		})
+	}
+}
+
 func TestLetterOfTwoHotTablesIsRedriven(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)

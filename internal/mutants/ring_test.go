@@ -51,8 +51,18 @@ var ring = []mutant{
 	},
 	{
 		guard: "ring: while two tables are hot an ID goes into both (INSERT)",
-		edits: []edit{{"postgres/admit.go", "	for _, g := range t.ring.hot() {\n		var err error", "	for _, g := range t.ring.hot()[:1] {\n		var err error"}},
+		edits: []edit{{"postgres/admit.go", "hot := t.ring.hot()\n", "hot := t.ring.hot()[:1]\n"}},
 		pkg:   pg, tests: []string{"TestTwoHotTablesKnowAnID/few"},
+	},
+	{
+		guard: "ring: an ID that went into the older hot table alone doesn't count as applied (Go)",
+		edits: []edit{{"postgres/admit.go", "if n > 0 && len(left) < len(tried) {", "if false {"}},
+		pkg:   pg, tests: []string{"TestLetterIsRedrivenThoughItsIDWentIntoTheOlderTable/Go"},
+	},
+	{
+		guard: "ring: an ID that went into the older hot table alone doesn't count as applied (SQL)",
+		edits: []edit{{ringSQL, "IF t <> ring.hot[1] THEN", "IF false THEN"}, {ringSQL, "IF t <> ring.hot[1] AND", "IF false AND"}},
+		pkg:   pg, tests: []string{"TestLetterIsRedrivenThoughItsIDWentIntoTheOlderTable/admit"},
 	},
 	{
 		guard: "ring: burials are marked in both hot tables",

@@ -129,6 +129,9 @@ BEGIN
         EXECUTE format('INSERT INTO %s (id) VALUES ($1) ON CONFLICT DO NOTHING', t) USING admit.id;
         GET DIAGNOSTICS n = ROW_COUNT;
         IF n = 0 THEN
+            IF t <> ring.hot[1] THEN -- somebody who works by the next list was faster: what he made of it is in his row
+                EXECUTE format('UPDATE %s i SET how = ''d'' WHERE i.id = $1', ring.hot[1]) USING admit.id;
+            END IF;
             RETURN false;
         END IF;
     END LOOP;
@@ -141,6 +144,7 @@ CREATE OR REPLACE FUNCTION semel.admit_batch(consumer text, ids uuid[]) RETURNS 
 DECLARE
     ring  record;
     fresh uuid[];
+    tried uuid[];
     t     regclass;
 BEGIN
     IF array_position(admit_batch.ids, NULL) IS NOT NULL THEN
@@ -154,8 +158,12 @@ BEGIN
             || ' LEFT JOIN LATERAL (SELECT i.id FROM %s i WHERE i.id = u LIMIT 1) k ON true WHERE k.id IS NULL)', t) INTO fresh USING fresh;
     END LOOP;
     FOREACH t IN ARRAY ring.hot LOOP
+        tried := fresh;
         EXECUTE format('WITH n AS (INSERT INTO %s (id) SELECT u FROM unnest($1) u ORDER BY u ON CONFLICT DO NOTHING RETURNING id)'
             || ' SELECT ARRAY(SELECT id FROM n)', t) INTO fresh USING fresh;
+        IF t <> ring.hot[1] AND cardinality(fresh) < cardinality(tried) THEN
+            EXECUTE format('UPDATE %s i SET how = ''d'' WHERE i.id = ANY ($1) AND i.id <> ALL ($2)', ring.hot[1]) USING tried, fresh;
+        END IF;
     END LOOP;
     RETURN QUERY SELECT u FROM unnest(fresh) u;
 END
