@@ -74,7 +74,7 @@ func (s *InboxStore) unmark(ctx context.Context, tx pgx.Tx, number int64) (_ pgx
 	if tx, now, err = s.begin(ctx, redriving, nil); err != nil {
 		return nil, now, err
 	}
-	err = tx.QueryRow(ctx, s.schema.sql(`SELECT number FROM semel.dead_letter WHERE number = $1 AND state = 'buried' FOR UPDATE SKIP LOCKED`), number).Scan(&number)
+	err = tx.QueryRow(ctx, s.schema.sql(`SELECT number FROM semel.dead_letter WHERE number = $1 AND state = 'buried' FOR UPDATE`), number).Scan(&number)
 	return tx, now, err
 }
 

@@ -68,7 +68,11 @@ type admits struct {
 func newAdmits(t testing.TB, url string, partition int32) *admits {
 	t.Helper()
 	p := semel.Partition{Topic: "orders", Number: partition}
-	s := opened(t, url, "billing")
+	rings := postgres.NewRings(newPool(t, url), postgres.RingsConfig{Memory: -1}) // whoever builds a filter reads a table
+	t.Cleanup(rings.Close)
+	s := newStore(t, url, postgres.InboxConfig{Rings: rings})
+	_, err := s.Open(t.Context(), record("billing"))
+	must(t, err)
 	introduce(t, s, p)
 	return &admits{s, claim(t, s, p)}
 }
@@ -309,6 +313,12 @@ func TestAdmitRefusesAnOlderSnapshot(t *testing.T) {
 		_, err := c.Exec(t.Context(), "SELECT semel.admit('billing', 'y')")
 		if code(err) != "SM001" {
 			t.Errorf("%s: %v", level, err)
+		}
+		exec1(t, c, "ROLLBACK")
+		exec1(t, c, "BEGIN ISOLATION LEVEL "+level)
+		_, err = c.Exec(t.Context(), "SELECT semel.rotate(1, 'billing', '7 days', now(), 1)")
+		if code(err) != "SM001" {
+			t.Errorf("turned under %s: %v", level, err)
 		}
 		exec1(t, c, "ROLLBACK")
 	}

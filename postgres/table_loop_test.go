@@ -52,7 +52,7 @@ func TestTheLoopWritesATableOnceWhileSessionsAreCut(t *testing.T) {
 		send(line)
 	}
 	rest := lines[600:]
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	done := make(chan error)
 	var members []*inbox.Inbox[pgx.Tx]

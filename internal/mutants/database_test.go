@@ -121,7 +121,7 @@ var database = []mutant{
 	},
 	{
 		guard: "postgres: what COMMIT has begun is compared",
-		edits: []edit{{pgTx, `err == nil && f.holds() {
+		edits: []edit{{pgTx, `err == nil && f.holds() && s.holdsRing(f.ring) {
 			return s.opened`, `err == nil {
 			return s.opened`}},
 		pkg: pg, tests: []string{"TestStoreSuite"},

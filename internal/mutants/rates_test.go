@@ -32,7 +32,7 @@ var ahead = []mutant{
 	},
 	{
 		guard: "at most once: what is moved over counts as lost",
-		edits: []edit{{"inbox/ahead.go", `Ahead: aheadOf(from, s.to, n)}`, `Ahead: func(*Ahead) *Ahead { return nil }(aheadOf(from, s.to, n))}`}},
+		edits: []edit{{"inbox/ahead.go", `Ahead: aheadOf(from, s.to, n), Newest`, `Ahead: func(*Ahead) *Ahead { return nil }(aheadOf(from, s.to, n)), Newest`}},
 		tests: []string{"TestAtMostOnceLosesWhatACrashLeaves"},
 	},
 }

@@ -179,7 +179,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t regclass;
 BEGIN
-    IF NOT semel.test_ring(of_scope, (SELECT r.version - 1 FROM semel.ring r WHERE r.scope = of_scope)) THEN
+    PERFORM FROM semel.ring r WHERE r.scope = of_scope FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR NOT semel.test_ring(of_scope, (SELECT r.version - 1 FROM semel.ring r WHERE r.scope = of_scope)) THEN
         RETURN false;
     END IF;
     SELECT g.relation INTO t FROM semel.generation g
@@ -220,6 +221,11 @@ DECLARE
     carried uuid[];
     missed  bigint;
 BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION USING ERRCODE = 'SM001',
+            MESSAGE = format('the inbox refuses isolation level %s', current_setting('transaction_isolation')),
+            HINT = 'begin the transaction as READ COMMITTED';
+    END IF;
     SELECT * INTO ring FROM semel.ring r WHERE r.scope = of_scope FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 'busy';
@@ -315,6 +321,7 @@ BEGIN
     END LOOP;
     FOR i IN 1..20 LOOP
         COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
         step := semel.rotate(of_ring, forget.consumer, kept, moved, 5000000);
         COMMIT;
         IF step = 'busy' THEN
