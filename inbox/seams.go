@@ -440,8 +440,8 @@ const (
 // Settled is what is written of a span when it is committed.
 type Settled struct {
 	Span
-	Accounts Accounts // to be added
-	Ahead    *Ahead   // of the row from now on
+	Accounts Accounts  // to be added
+	Ahead    *Ahead    // of the row from now on
 	Newest   time.Time // record time of the last message; zero: there is none
 }
 
