@@ -86,7 +86,6 @@ type worker struct {
 	got     uint8
 	list    list
 	fresh   uint8 // IDs that are thought fresh, a bit each
-	lost    uint8 // IDs that went into the older hot table only
 	table   uint8 // the next one to ask, or to insert into
 	at      uint8 // the next ID to insert
 	pend    [tables][ids]how
