@@ -194,11 +194,13 @@ func TestARedriveAfterTheWindowTakesEffectOnce(t *testing.T) {
 	message := func(id string, v int) *kgo.Record {
 		return &kgo.Record{Value: fmt.Appendf(nil, `{"id":%q,"v":%d}`, id, v), Headers: []kgo.RecordHeader{{Key: "message-id", Value: []byte(id)}}}
 	}
-	later := func() { // three days
+	later := func() { // six days: the inbox table is frozen, and then too old
 		t.Helper()
-		s.exec(`UPDATE semel.inbox_all SET at = at - interval '3 days'; UPDATE semel.generation SET from_time = from_time - interval '3 days';
-			UPDATE semel.dead_letter SET at = at - interval '3 days'`)
-		s.exec("CALL semel.forget('" + s.topic + "')")
+		for range 2 {
+			s.exec(`UPDATE semel.inbox_all SET at = at - interval '3 days'; UPDATE semel.dead_letter SET at = at - interval '3 days';
+				UPDATE semel.generation SET from_time = from_time - interval '3 days', to_time = to_time - interval '3 days'`)
+			s.exec("CALL semel.forget('" + s.topic + "')")
+		}
 	}
 	s.produce(message("m-1", 9), message("m-2", 2))
 	s.run(route)
