@@ -32,6 +32,7 @@ type env struct {
 	admin   *kadm.Client
 	kafka   *kgo.Client
 	serial  int
+	rings   *postgres.Rings // of what runs now; nil: each lane has its own
 }
 
 // settings are those that pg-limits were measured with: nothing is durable later

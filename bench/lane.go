@@ -108,7 +108,7 @@ func (e *env) lane(ctx context.Context, r route, consumer string, c *clock, effe
 		writes = effect(writes)
 	}
 	return inbox.New(inbox.Config[pgx.Tx]{
-		Consumer: consumer, Source: source, Store: postgres.NewInboxStore(e.pool, postgres.InboxConfig{Table: table}),
+		Consumer: consumer, Source: source, Store: postgres.NewInboxStore(e.pool, postgres.InboxConfig{Table: table, Rings: e.rings}),
 		ID: ids, OwnIDs: table.OwnIDs(), Memory: table.Memory(), Effect: writes,
 		Batch: inbox.BatchLimits{Messages: batchSize},
 		Observe: inbox.Observer{

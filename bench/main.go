@@ -32,7 +32,7 @@ type options struct {
 	rounds, messages, textbook int
 	only, skip                 string
 	json, profile, semel       string
-	backlog                    int
+	backlog, history           int
 	latency                    time.Duration
 	restarts                   int
 	brokers                    string
@@ -49,6 +49,7 @@ func main() {
 	flag.StringVar(&o.profile, "profile", "", "write the CPU profile of the variants to this file (COPY's part is left out)")
 	flag.StringVar(&o.semel, "semel", "", "the semel program for memory and restarts; default: built from ../cmd/semel")
 	flag.IntVar(&o.backlog, "backlog", 400_000, "messages of 1 KB that semel run works off while its memory is watched; 0: not")
+	flag.IntVar(&o.history, "history", 20, "million IDs that the inbox remembers in the variants of a history")
 	flag.DurationVar(&o.latency, "latency", 15*time.Second, "how long latency is measured; 0: not")
 	flag.IntVar(&o.restarts, "restarts", 3, "how often semel run is killed and started again")
 	flag.StringVar(&o.brokers, "brokers", os.Getenv("SEMEL_TEST_KAFKA"), "a real Kafka; none: what needs it is left out")
@@ -230,6 +231,22 @@ func (e *env) variants(ctx context.Context, o options) ([]variant, error) {
 			return e.fromMemory(ctx, r, consumer, topic, logs, n, nil)
 		})
 	}
+	known, partly := newStream("history", 6, n, 0).known()
+	var past *history
+	remembered := func(s *stream) func(ctx context.Context) (run, error) {
+		logs := s.logs(historian)
+		return checked(s, separate.table.Table, func(ctx context.Context) (run, error) {
+			if past == nil {
+				if past, err = e.remember(ctx, int64(o.history)*1_000_000, known); err != nil {
+					return run{}, err
+				}
+				if err := e.fresh(ctx); err != nil {
+					return run{}, err
+				}
+			}
+			return past.settle(ctx, historian, logs)
+		})
+	}
 	topics := map[*stream]string{}
 	broker := func(r route, s *stream, members int) func(ctx context.Context) (run, error) {
 		return checked(s, r.table.Table, func(ctx context.Context) (run, error) {
@@ -247,6 +264,8 @@ func (e *env) variants(ctx context.Context, o options) ([]variant, error) {
 		{name: "inbox, 0% repeats", run: memory(separate, clean)},
 		{name: "inbox, 5% repeats", run: memory(separate, few)},
 		{name: "inbox, 100% repeats", run: repeated(separate)},
+		{name: "inbox with a history, 0% known", run: remembered(clean)},
+		{name: "inbox with a history, 5% known", run: remembered(partly)},
 		{name: "upsert with version", run: memory(upsert, states)},
 		{name: "Kafka, watermark", goal: 0.85, kafka: true, run: broker(byPosition, clean, 1)},
 		{name: "Kafka, IDs in the target", goal: 0.85, kafka: true, run: broker(fused, clean, 1)},
@@ -316,11 +335,13 @@ func table(to io.Writer, vs []variant, all []result) {
 			spreadOf(rs, func(r result) float64 { return r.Broker }).median)
 	}
 	w.Flush()
-	times(to, all, "Kafka, IDs in the target", "textbook consumer (segmentio/kafka-go)")
+	times(to, all, "Kafka, IDs in the target", "textbook consumer (segmentio/kafka-go)", "50")
+	times(to, all, "inbox with a history, 0% known", "inbox, 0% repeats", "0.9")
+	times(to, all, "inbox with a history, 5% known", "inbox, 0% repeats", "0.7")
 }
 
 // times says how many times the rate of another a variant has, round by round.
-func times(to io.Writer, all []result, variant, other string) {
+func times(to io.Writer, all []result, variant, other, goal string) {
 	ratios := map[int]float64{}
 	for _, r := range all {
 		if r.Variant == other {
@@ -336,7 +357,7 @@ func times(to io.Writer, all []result, variant, other string) {
 	}
 	if len(rs) > 0 {
 		s := spreadOf(rs, func(r result) float64 { return r.Ratio })
-		fmt.Fprintf(to, "%s: %.0f times the %s (%.0f - %.0f; goal 50)\n", variant, s.median, other, s.least, s.most)
+		fmt.Fprintf(to, "%s: %.2f times the %s (%.2f - %.2f; goal %s)\n", variant, s.median, other, s.least, s.most, goal)
 	}
 }
 
