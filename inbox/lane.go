@@ -346,7 +346,7 @@ func (l *lane[T]) fenced(e *FencedError) {
 
 // forget lets the inbox drop what its window no longer covers.
 func (l *lane[T]) forget(ctx context.Context) error {
-	if l.cfg.Memory != MemoryInbox || time.Since(l.forgot) < time.Minute || len(l.parts) == 0 {
+	if l.cfg.Memory != MemoryInbox || time.Since(l.forgot) < min(time.Minute, l.cfg.Window/24) || len(l.parts) == 0 {
 		return nil
 	}
 	ctx, cancel := l.soon(ctx)

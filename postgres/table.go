@@ -463,11 +463,25 @@ func (p *tablePlan) encodeVersion(r *tableRow, values []sink.Value) error {
 	if v.IsNull() {
 		return c.refused(errTableNoVersion)
 	}
+	if endless(c.enc, v) {
+		return c.refused(errTableEndless)
+	}
 	var err error
 	if r.version, err = c.enc.binary(r.version, v); err != nil {
 		return c.refused(err)
 	}
 	return nil
+}
+
+// endless says whether a version stands above all others: a row that had it would never
+// be replaced.
+func endless(enc encoder, v sink.Value) bool {
+	if _, text := enc.(encodeText); text || v.Kind != sink.String && v.Kind != sink.Text {
+		return false
+	}
+	var buf [64]byte
+	what, negative := encodeSpecial(v.Text(buf[:]))
+	return what == "nan" || what == "inf" && !negative
 }
 
 // encodeDelete fills key and version; the tuple, if the row stays, with them and
@@ -517,6 +531,7 @@ func (p *tablePlan) encodeDelete(r *tableRow, s *tableScratch) error {
 var (
 	errTableNullKey   = errors.New("null, and it is part of the key")
 	errTableNoVersion = errors.New("no version")
+	errTableEndless   = errors.New("NaN or infinity as a version: no later one could replace the row")
 	errTableAbsent    = errors.New("absent")
 	errTableNothing   = errors.New("nothing to add")
 )

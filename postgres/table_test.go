@@ -246,6 +246,18 @@ func TestOlderVersionsNeverOverwrite(t *testing.T) {
 	}
 }
 
+func TestAVersionAboveAllOthersIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, typ := range []string{"numeric", "timestamptz", "date"} {
+		b := newTableBench(t, "CREATE TABLE s (id int PRIMARY KEY, ver "+typ+", v text)",
+			postgres.TableConfig{Table: "s", Write: postgres.WriteUpsert, Version: "value.ver"})
+		b.want(b.settle(`{"id":1,"ver":"Infinity","v":"for ever"}`, `{"id":2,"ver":"infinity","v":"for ever"}`), "xx")
+		if typ == "numeric" {
+			b.want(b.settle(`{"id":3,"ver":"NaN","v":"for ever"}`, `{"id":4,"ver":"-Infinity","v":"first"}`, `{"id":4,"ver":1,"v":"then"}`), "xoa")
+		}
+	}
+}
+
 func TestNamesAreQuotedInEveryMode(t *testing.T) {
 	t.Parallel()
 	const ddl = `CREATE SCHEMA "My.Schema"; CREATE TABLE "My.Schema"."Ord""er" ("Id" int PRIMARY KEY, "jsonData" jsonb, "user" text, "two words" text, "UPPER" bigint, "q""uote's\" text)`

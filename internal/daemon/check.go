@@ -208,6 +208,9 @@ func (c *check) route(r config.Route) error {
 	if r.Guarantee == config.AtMostOnce {
 		c.weak(r.Path+".guarantee", "at-most-once: the place in the log moves before the effect, and what a crash or an outage leaves in between is lost", "effectively-once loses nothing and repeats nothing")
 	}
+	if r.Guarantee == config.EffectivelyOnce && !r.ID.Position && r.Inbox.Window == 0 {
+		c.weak(r.Path+".inbox.window", "0: message IDs are not kept, and what a producer sends again takes effect again, unless the table's own key is the ID", "a window that covers what the topics keep, like 7d")
+	}
 	if !r.Limit.IsZero() {
 		c.weak(r.Path+".limit", fmt.Sprintf("each process takes at most %s, however many wait: the lag grows while more are sent", r.Limit), "leave it out when the backlog is gone")
 	}

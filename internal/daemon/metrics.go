@@ -70,7 +70,7 @@ func newMetrics(b Build) *metrics {
 	m.lastCommit = gauge("last_commit_timestamp_seconds", "When the last transaction was committed.", route...)
 	m.dead = gauge("dead_letters", "Dead letters that are buried and not discarded.", route...)
 	m.state = gauge("route_state", "1 for the state that the route is in.", append(route, "state")...)
-	m.ids = gauge("inbox_ids", "Message IDs remembered, as the sizes of their tables say.", route...)
+	m.ids = gauge("inbox_ids", "Message IDs remembered, by the sizes of their tables, in pages of some 128.", route...)
 	m.since = gauge("inbox_since_timestamp_seconds", "What came since then is remembered.", route...)
 	m.room = gauge("inbox_free_tables", "Inbox tables that are free; 0: the one in use grows until the window has passed.", route...)
 	m.filters = gauge("inbox_filter_bytes", "Memory that the filters of inbox tables take in this process.")
