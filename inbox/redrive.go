@@ -51,12 +51,16 @@ func (l *lane[T]) redriveNext(ctx context.Context, of []semel.Partition) (more b
 	l.after = letter.Number
 	log := l.log.With("number", letter.Number, "topic", letter.Message.Topic, "partition", letter.Message.Partition, "offset", letter.Message.Offset)
 	it := &Item{Message: letter.Message}
-	f := l.again(ctx, tx, letter, it)
+	f := l.renew(ctx, tx, letter)
+	if f == nil {
+		f = l.again(ctx, tx, letter, it)
+	}
 	if f == nil && it.Outcome != Dead {
 		if err := tx.Close(ctx, it.Outcome); err != nil {
 			f = failed(tx, err, -1)
 		}
 	}
+	var halt *HaltError
 	switch {
 	case f == nil && it.Outcome == Dead:
 		f = &failure{class: ClassPoison, err: it.Err}
@@ -72,6 +76,8 @@ func (l *lane[T]) redriveNext(ctx context.Context, of []semel.Partition) (more b
 		return true, nil
 	case f.class == ClassOutage:
 		return false, f
+	case errors.As(f.err, &halt) && halt.Kind == HaltTableChanged: // as a batch would; it stays marked
+		return false, halt
 	default:
 		letter.SQLState, letter.Error = tx.Describe(f.err)
 		letter.Class = deadClass(f.class, letter.SQLState)
@@ -80,6 +86,19 @@ func (l *lane[T]) redriveNext(ctx context.Context, of []semel.Partition) (more b
 	tx.Rollback(context.WithoutCancel(ctx))
 	log.Warn("a redrive has failed: the letter is buried again", "error", letter.Error)
 	return true, l.cfg.Store.Rebury(ctx, letter.Number, letter.DeadLetter)
+}
+
+// renew looks at the target as it is now: letters are redriven because it was mended,
+// and no batch may have come by since.
+func (l *lane[T]) renew(ctx context.Context, tx Redrive[T], letter Letter) *failure {
+	e, ok := l.effect.(Renewer[T])
+	if !ok {
+		return nil
+	}
+	if err := e.Renew(ctx, tx, letter.Message.Topic); err != nil {
+		return failed(tx, err, -1)
+	}
+	return nil
 }
 
 // again makes the effect of a letter's message, unless the memory says that it was

@@ -506,6 +506,19 @@ type Effect[T any] interface {
 	Apply(ctx context.Context, tx Tx[T], items []*Item) error
 }
 
+// Renewer is an Effect that keeps what it knows of its target, which somebody may
+// alter while it runs.
+type Renewer[T any] interface {
+	// Renew looks at the target of a topic's messages again, so that what is decoded
+	// from now on is made for it as it is. A target that the route doesn't fit any
+	// more is a [HaltError] of the kind [HaltTableChanged].
+	Renew(ctx context.Context, tx Tx[T], topic string) error
+}
+
+// HaltTableChanged is the kind of a halt at a target that was altered: it says
+// nothing about the message at which that was found.
+const HaltTableChanged = "table-changed"
+
 // Separable is an Effect that may be applied several times in one transaction, as
 // if each had one of its own. A handler can't say so: what it leaves in the session
 // (settings, temporary tables, cursors) may make a later message fail.

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -79,33 +81,53 @@ func NewQuery(ctx context.Context, db Beginner, cfg QueryConfig) (*Query, error)
 	// One transaction may hold several batches, if it only tries them.
 	q.create = fmt.Sprintf("CREATE TEMP TABLE IF NOT EXISTS %[1]s (%[2]s) ON COMMIT DROP; TRUNCATE pg_temp.%[1]s", queryName, strings.Join(declared, ", "))
 	q.list = strings.Join(names, ", ")
-	if _, err := tx.Conn().PgConn().Exec(ctx, q.create).ReadAll(); err != nil {
-		return nil, queryRefused(err, "the relation")
-	}
-	var oid uint32
-	if err := tx.QueryRow(ctx, "SELECT 'pg_temp."+queryName+"'::regclass::oid").Scan(&oid); err != nil {
-		return nil, err
-	}
-	columns, err := introspectColumns(ctx, tx, oid)
-	if err != nil {
-		return nil, err
-	}
-	info := &introspectTable{name: q.name, kind: "r", columns: columns[1:]} // without n
 	cfg.Write, cfg.PrimaryKey, cfg.Version = WriteAppend, nil, ""
-	p, err := newTablePlan(info, cfg.TableConfig)
-	if err != nil {
+	q.cfg = cfg.TableConfig
+	if err := q.look(ctx, tx.Conn()); err != nil {
 		return nil, err
 	}
-	if p.memory == inbox.MemoryInbox {
-		p.why = "the effect is SQL"
-	}
-	q.cfg = cfg.TableConfig
-	q.plan.Store(p)
 	q.fills, err = fillsOf(ctx, tx, q.sql)
 	if err != nil {
 		return nil, err
 	}
 	return q, q.check(ctx, tx)
+}
+
+// look makes the relation in a transaction, and the plan for it.
+func (q *Query) look(ctx context.Context, c *pgx.Conn) error {
+	if _, err := c.PgConn().Exec(ctx, q.create).ReadAll(); err != nil {
+		return queryRefused(err, "the relation")
+	}
+	var oid uint32
+	if err := c.QueryRow(ctx, "SELECT 'pg_temp."+queryName+"'::regclass::oid").Scan(&oid); err != nil {
+		return err
+	}
+	columns, err := introspectColumns(ctx, c, oid)
+	if err != nil {
+		return err
+	}
+	info := &introspectTable{name: q.name, kind: "r", columns: columns[1:]} // without n
+	if was := q.plan.Load(); was != nil && reflect.DeepEqual(info, was.info) {
+		return nil
+	}
+	p, err := newTablePlan(info, q.cfg)
+	if err != nil {
+		return err
+	}
+	if p.memory == inbox.MemoryInbox {
+		p.why = "the effect is SQL"
+	}
+	q.plan.Store(p)
+	return nil
+}
+
+// Renew looks at the relation's types: those of the database's own don't change.
+func (q *Query) Renew(ctx context.Context, tx inbox.Tx[pgx.Tx], _ string) error {
+	own := func(c introspectColumn) bool { return !introspectBuiltin(c.oid) || c.domain }
+	if !slices.ContainsFunc(q.plan.Load().info.columns, own) {
+		return nil
+	}
+	return changedTable(q.look(ctx, tx.DB().Conn()))
 }
 
 // queryType refuses what is no type, before it gets near any statement.

@@ -128,7 +128,7 @@ func (f queryFills) unfilled(err error) *inbox.HaltError {
 	name := TableName{Schema: pg.SchemaName, Name: pg.TableName}.String()
 	why := "it is NOT NULL without a default, and the SQL puts nothing into it"
 	return &inbox.HaltError{
-		Kind: "table-changed", Why: fmt.Sprintf("column %q of %s: %s", pg.ColumnName, name, why),
+		Kind: inbox.HaltTableChanged, Why: fmt.Sprintf("column %q of %s: %s", pg.ColumnName, name, why),
 		Hint: "give it a default, or fill it in the SQL, then restart the route",
 		Err:  &TableError{Table: name, Column: pg.ColumnName, Why: why},
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -239,6 +240,48 @@ func (t *Table) Reload(ctx context.Context, db Querier) error {
 	}
 	t.plan.Store(p)
 	return nil
+}
+
+var _ inbox.Renewer[pgx.Tx] = (*Table)(nil)
+
+// Renew is Reload in a transaction of the lane, if the table was altered. What the
+// consumer was opened with stays: a table that asks for another memory halts the route.
+func (t *Table) Renew(ctx context.Context, tx inbox.Tx[pgx.Tx], _ string) error {
+	was := t.plan.Load()
+	info, err := introspect(ctx, tx.DB().Conn(), t.name)
+	if err == nil && reflect.DeepEqual(info, was.info) {
+		return nil
+	}
+	var p *tablePlan
+	if err == nil {
+		p, err = newTablePlan(info, t.cfg)
+	}
+	if err != nil {
+		return changedTable(err)
+	}
+	if p.memory != was.memory || p.fused != was.fused || p.mapping.IDName() != was.mapping.IDName() {
+		return changedTable(&TableError{
+			Table: info.name.String(), Why: "messages would be known by another memory than the route began with",
+			Hint: "restart the route, so that it looks at the table again",
+		})
+	}
+	t.fits.Clear()
+	t.plan.Store(p)
+	return nil
+}
+
+// changedTable halts where the route doesn't fit its table any more; other errors stay
+// what they are.
+func changedTable(err error) error {
+	var wrong *TableError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	hint := wrong.Hint
+	if hint == "" {
+		hint = "change it back, or the route, then resume it"
+	}
+	return &inbox.HaltError{Kind: inbox.HaltTableChanged, Why: wrong.Error(), Hint: hint, Err: err}
 }
 
 // Memory says what recognises repeats, as far as the route decides it.
@@ -763,7 +806,7 @@ func (w *tableWriter) begin(ctx context.Context) error {
 		return nil
 	}
 	return &inbox.HaltError{
-		Kind: "table-changed",
+		Kind: inbox.HaltTableChanged,
 		Why:  fmt.Sprintf("columns of %s are not those that the route began with", w.p.info.name),
 		Hint: "restart the route, so that it looks at the table again",
 		Err:  &TableError{Table: w.p.info.name.String(), Why: "its columns have changed"},
@@ -781,7 +824,7 @@ func (p *tablePlan) unfilled(err error) *inbox.HaltError {
 	}
 	why := "it is NOT NULL without a default, and nothing is mapped to it"
 	return &inbox.HaltError{
-		Kind: "table-changed", Why: fmt.Sprintf("column %q of %s: %s", pg.ColumnName, p.info.name, why),
+		Kind: inbox.HaltTableChanged, Why: fmt.Sprintf("column %q of %s: %s", pg.ColumnName, p.info.name, why),
 		Hint: "give it a default, or map it, then restart the route", Err: &TableError{Table: p.info.name.String(), Column: pg.ColumnName, Why: why},
 	}
 }
@@ -811,7 +854,7 @@ func (w *tableWriter) unguarded(ctx context.Context) error {
 		why = "no unique index is over exactly (" + strings.Join(names, ", ") + ")"
 	}
 	return &inbox.HaltError{
-		Kind: "table-changed", Why: fmt.Sprintf("the key of %s isn't guarded any more: %s", w.p.info.name, why),
+		Kind: inbox.HaltTableChanged, Why: fmt.Sprintf("the key of %s isn't guarded any more: %s", w.p.info.name, why),
 		Hint: "create the index again, then restart the route", Err: &TableError{Table: w.p.info.name.String(), Why: why},
 	}
 }

@@ -71,6 +71,8 @@ type alterRun struct {
 	conn *pgx.Conn
 	cfg  postgres.TableConfig
 	name string
+	list []postgres.QueryColumn // of the relation, where the effect is SQL; nil: id, v and w
+	same bool                   // columns are mapped by their names
 	b    *inboxtest.Broker
 	sent int
 }
@@ -83,10 +85,15 @@ func (r *alterRun) exec(sql string) {
 
 func (r *alterRun) send(n int) {
 	for range n {
-		v := fmt.Appendf(nil, `{"id":%d,"v":%d,"w":"w","ver":1}`, r.sent, r.sent)
-		r.b.Send(semel.Message{Topic: "t", Key: []byte(fmt.Sprint(r.sent)), Value: v, Headers: []semel.Header{{Name: "message-id", Value: fmt.Append(nil, r.sent)}}})
-		r.sent++
+		r.sendRow(`{"id":%d,"v":%[1]d,"w":"w","ver":1}`)
 	}
+}
+
+// sendRow sends a row whose %d is its number.
+func (r *alterRun) sendRow(row string) {
+	v := fmt.Appendf(nil, row, r.sent)
+	r.b.Send(semel.Message{Topic: "t", Key: []byte(fmt.Sprint(r.sent)), Value: v, Headers: []semel.Header{{Name: "message-id", Value: fmt.Append(nil, r.sent)}}})
+	r.sent++
 }
 
 // start runs the route; done is closed when it has ended by itself.
@@ -99,10 +106,16 @@ func (r *alterRun) start() (in *inbox.Inbox[pgx.Tx], done chan struct{}, err *er
 	if table.Write == postgres.WriteMirror {
 		table.Columns["id"] = "key"
 	}
+	if r.same {
+		table.Columns = nil
+	}
 	if table.Write == "" {
 		table.Identified, table.Columns = true, map[string]string{"id": "value.id", "v": "value.v", "w": "value.w"}
+		if r.list == nil {
+			r.list = []postgres.QueryColumn{{"id", "int"}, {"v", "int"}, {"w", "text"}}
+		}
 		q, err := postgres.NewQuery(r.t.Context(), pool, postgres.QueryConfig{
-			TableConfig: table, Each: true, Relation: []postgres.QueryColumn{{"id", "int"}, {"v", "int"}, {"w", "text"}},
+			TableConfig: table, Each: true, Relation: r.list,
 			SQL: strings.ReplaceAll(`INSERT INTO public.{} (id, v, w) SELECT id, v, w FROM batch ON CONFLICT (id) DO NOTHING; SELECT n FROM batch`, "{}", r.name),
 		})
 		must(r.t, err)

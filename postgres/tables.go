@@ -155,6 +155,17 @@ func (t *Tables) Table(ctx context.Context, topic string) (*Table, error) {
 	return table, nil
 }
 
+// Renew is that of the topic's table, if it was looked at.
+func (t *Tables) Renew(ctx context.Context, tx inbox.Tx[pgx.Tx], topic string) error {
+	t.mu.Lock()
+	table := t.topics[topic]
+	t.mu.Unlock()
+	if table == nil {
+		return nil
+	}
+	return table.Renew(ctx, tx, topic)
+}
+
 // tableless is the Load of an item whose table could not be looked at, or doesn't
 // fit it.
 type tableless struct{ err error }
