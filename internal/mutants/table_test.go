@@ -72,6 +72,18 @@ var redriven = []mutant{
 		tests: []string{"TestRedriveKnowsALetterByTheIDItWasBuriedUnder"},
 	},
 	{
+		guard: "redrive: the table is looked at as it is now",
+		edits: []edit{{redrive, `	if !ok {
+		return nil`, `	if !ok || true {
+		return nil`}},
+		pkg: pg, tests: []string{"TestARedriveSeesTheTableAsItIsNow/append,_widened"},
+	},
+	{
+		guard: "redrive: a table that doesn't fit any more is no letter's fault",
+		edits: []edit{{redrive, `halt.Kind == HaltTableChanged: //`, `false: //`}},
+		pkg:   pg, tests: []string{"TestARedriveHaltsWhereTheTableDoesNotFitAnyMore/a_mapped_column"},
+	},
+	{
 		guard: "redrive: what fails again loses its mark",
 		edits: []edit{{redrive, `return true, l.cfg.Store.Rebury(ctx, letter.Number, letter.DeadLetter)`, `return true, nil`}},
 		tests: []string{"TestRedriveThatFailsAgainIsBuriedAgain"},
