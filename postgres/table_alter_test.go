@@ -134,10 +134,10 @@ func (r *alterRun) start() (in *inbox.Inbox[pgx.Tx], done chan struct{}, err *er
 	done, err = make(chan struct{}), new(error)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	go func() {
-		defer cancel()
 		*err = in.Run(ctx)
 		close(done)
 	}()
+	r.t.Cleanup(func() { cancel(); <-done })
 	return in, done, err
 }
 
