@@ -1,8 +1,10 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/semelhq/semel"
@@ -51,8 +53,10 @@ func (l *lane[T]) redriveNext(ctx context.Context, of []semel.Partition) (more b
 	l.after = letter.Number
 	log := l.log.With("number", letter.Number, "topic", letter.Message.Topic, "partition", letter.Message.Partition, "offset", letter.Message.Offset)
 	it := &Item{Message: letter.Message}
-	f := l.renew(ctx, tx, letter)
-	if f == nil {
+	var f *failure
+	if letter.Class == DeadCollision {
+		it.bury(DeadCollision, &takenError{cmp.Or(letter.SentID, letter.ID.String())}, false)
+	} else if f = l.renew(ctx, tx, letter); f == nil {
 		f = l.again(ctx, tx, letter, it)
 	}
 	if f == nil && it.Outcome != Dead {
@@ -86,6 +90,15 @@ func (l *lane[T]) redriveNext(ctx context.Context, of []semel.Partition) (more b
 	tx.Rollback(context.WithoutCancel(ctx))
 	log.Warn("a redrive has failed: the letter is buried again", "error", letter.Error)
 	return true, l.cfg.Store.Rebury(ctx, letter.Number, letter.DeadLetter)
+}
+
+// takenError is why a letter of a collision stays one, whatever the memory still knows:
+// closed as a duplicate it would leave no trace of a message that had no effect, and
+// under that ID it would be taken for the other, which may be a letter too.
+type takenError struct{ id string }
+
+func (e *takenError) Error() string {
+	return fmt.Sprintf("message ID %s is another message's, which was settled before: discard this one, or send it again under another ID", e.id)
 }
 
 // renew looks at the target as it is now: letters are redriven because it was mended,

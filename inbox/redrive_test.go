@@ -97,22 +97,57 @@ func TestRedriveDoesNotHaltTheRoute(t *testing.T) {
 	p.stop(t)
 }
 
+// knowing says of every letter that its message was applied meanwhile.
+type knowing struct {
+	inbox.Store[*inboxtest.Tx]
+}
+
+type knownRedrive struct {
+	inbox.Redrive[*inboxtest.Tx]
+}
+
+func (s knowing) Redrive(ctx context.Context, ps []semel.Partition, after int64) (inbox.Redrive[*inboxtest.Tx], error) {
+	tx, err := s.Store.Redrive(ctx, ps, after)
+	if tx == nil || err != nil {
+		return nil, err
+	}
+	return knownRedrive{tx}, nil
+}
+
+func (knownRedrive) Readmit(context.Context, inbox.Admission) (inbox.Verdict, error) {
+	return inbox.Duplicate, nil
+}
+
 func TestLetterWhoseMessageWasAppliedMeanwhileIsClosedWithoutEffect(t *testing.T) {
+	w := newWorld(t, 1)
+	w.b.Send(message(0, "a", "bad"))
+	var r refusing
+	p := w.start(r.handler, func(c *inbox.Config[*inboxtest.Tx]) { c.Store = knowing{c.Store} })
+	w.settledTo(1)
+	r.mended.Store(true)
+	w.db.Mark()
+	w.wantStates("redriven duplicate")
+	w.wantOnce()
+	p.stop(t)
+	if n := w.db.Rows(consumer)[0].Accounts.Redriven; n != 0 {
+		t.Errorf("%d redriven", n)
+	}
+}
+
+// Closed as a duplicate it would leave no trace of a message that had no effect.
+func TestLetterOfACollisionStaysBuried(t *testing.T) {
 	w := newWorld(t, 1)
 	one, two := message(0, "a", "one"), message(0, "a", "two") // the same ID for other content
 	one.Value, two.Value = one.Key, two.Key
 	w.b.Send(one, two)
-	p := w.start(func(c *inbox.Config[*inboxtest.Tx]) {
-		c.Effect, c.Handler = digesting{}, nil
-	})
+	w.start(func(c *inbox.Config[*inboxtest.Tx]) { c.Effect, c.Handler = digesting{}, nil })
 	w.settledTo(2)
-	w.wantOnce("one")
 	w.db.Mark()
-	w.wantStates("redriven duplicate")
+	until(t, "an attempt is counted", func() bool { return w.db.Letters()[0].Attempts == 2 })
+	w.wantStates("buried")
 	w.wantOnce("one")
-	p.stop(t)
-	if n := w.db.Rows(consumer)[0].Accounts.Redriven; n != 0 {
-		t.Errorf("%d redriven", n)
+	if l := w.db.Letters()[0]; l.Class != inbox.DeadCollision || l.SentID != "a" {
+		t.Errorf("letter: %+v", l)
 	}
 }
 

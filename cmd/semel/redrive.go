@@ -22,7 +22,7 @@ func (a *app) deadRedrive() *cobra.Command {
 		Long: `Marks dead letters. Whoever runs their route handles them between two batches,
 through the same mapping and the same memory: a message that was applied
 meanwhile is closed without effect, one that fails again is buried again with
-its new reason. Twice is once.
+its new reason, and so is a collision: its ID is another message's. Twice is once.
 
 Where nobody runs the route they wait until somebody does, unless --here handles
 them. A route that overwrites rows and has no version could put an old value over

@@ -84,6 +84,11 @@ var redriven = []mutant{
 		pkg:   pg, tests: []string{"TestARedriveHaltsWhereTheTableDoesNotFitAnyMore/a_mapped_column"},
 	},
 	{
+		guard: "redrive: the letter of a collision isn't closed as a duplicate",
+		edits: []edit{{redrive, `if letter.Class == DeadCollision {`, `if false {`}},
+		tests: []string{"TestLetterOfACollisionStaysBuried"},
+	},
+	{
 		guard: "redrive: what fails again loses its mark",
 		edits: []edit{{redrive, `return true, l.cfg.Store.Rebury(ctx, letter.Number, letter.DeadLetter)`, `return true, nil`}},
 		tests: []string{"TestRedriveThatFailsAgainIsBuriedAgain"},
