@@ -357,6 +357,12 @@ func (l *lane[T]) claimRow(ctx context.Context, p semel.Partition, w *Witness, d
 		l.log.Warn("messages have no effect: at most once", "topic", p.Topic, "partition", p.Number, "from", a.From, "to", a.To, "lost", a.Count)
 		tell2(l.cfg.Observe.Lost, p, a.Count)
 	}
+	// Only a gap adds to what the row counts as lost.
+	if n := row.Accounts.Lost - before.Accounts.Lost; err == nil && n > 0 {
+		l.log.Warn("messages are lost: retention removed them from the topic before this consumer read them",
+			"topic", p.Topic, "partition", p.Number, "from", before.Next, "to", row.Next, "lost", n)
+		tell2(l.cfg.Observe.Lost, p, n)
+	}
 	return row, before, err
 }
 
@@ -381,8 +387,10 @@ func (l *lane[T]) claimed(p *part, row Row, w Witness) {
 	l.suspect(p, row)
 	o := l.cfg.Observe
 	tell(o.Claimed, row)
-	if n := row.Next - w.Acked; w.Acked >= 0 && n > 0 {
-		tell2(o.Redelivered, p.Partition, n)
+	if w.Acked >= 0 && row.Next > w.Acked {
+		if n := row.Next - max(w.Acked, w.Start); n > 0 { // what is gone comes no more
+			tell2(o.Redelivered, p.Partition, n)
+		}
 		// Whoever settled these can't ack them any more; were nothing to follow,
 		// the broker would show a lag for ever.
 		l.cfg.Source.Ack([]Ack{l.ack(p.Partition, row.TopicID, p.first, p.next)})

@@ -405,12 +405,22 @@ func TestLostHeadIsRecorded(t *testing.T) {
 	p = w.start(halting)
 	p.ends(t)
 	wantHalt(t, p.err, "gap")
-	var lost int64
-	w.start(func(c *inbox.Config[*inboxtest.Tx]) {})
+	var told atomic.Int64
+	telling := func(c *inbox.Config[*inboxtest.Tx]) {
+		c.Observe.Lost = func(p semel.Partition, n int64) { told.Add(n) }
+	}
+	p = w.start(telling)
 	w.settledTo(40)
-	lost = w.db.Rows(consumer)[0].Accounts.Lost
-	if lost != 15 {
+	if lost := w.db.Rows(consumer)[0].Accounts.Lost; lost != 15 {
 		t.Errorf("lost %d, retention took 15", lost)
+	}
+	p.stop(t)
+	p = w.start(telling)
+	w.send(0, 40, 41)
+	w.settledTo(41)
+	p.stop(t)
+	if n := told.Load(); n != 15 {
+		t.Errorf("two processes told of %d lost messages, retention took 15, once", n)
 	}
 }
 

@@ -34,7 +34,7 @@ type Observer struct {
 	// delivered again.
 	Redelivered func(p semel.Partition, n int64)
 	// Lost: messages that retention took before they were read, or (at most once) that
-	// have no effect.
+	// have no effect; told once, by the lane whose claim finds it.
 	Lost func(p semel.Partition, n int64)
 	// Collision: an ID that was known with other content.
 	Collision func(p semel.Partition)

@@ -140,8 +140,9 @@ func (r *runRoutes) try(ctx context.Context, cfg daemon.Config) error {
 
 // verdict prints what the run did, and chooses the exit code.
 func (r *runRoutes) verdict(result daemon.Result) error {
-	if r.untilCaughtUp {
-		for _, t := range result.Tallies {
+	for _, t := range result.Tallies {
+		switch {
+		case r.untilCaughtUp:
 			fmt.Fprintln(r.out, summary(t))
 		}
 	}

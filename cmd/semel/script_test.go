@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 		"semel":   main,
 		"topic":   tool(makeTopic),
 		"records": tool(printRecords),
+		"trim":    tool(trimTopic),
 		"sql":     tool(printRows),
 		"await":   tool(awaitFile),
 		"get":     tool(get),
@@ -157,6 +158,30 @@ func makeTopic(ctx context.Context, args []string) error {
 		return nil
 	}
 	return err
+}
+
+// trimTopic: trim TOPIC PARTITION OFFSET deletes what lies below, as retention does.
+func trimTopic(ctx context.Context, args []string) error {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(os.Getenv("KAFKA_BROKERS")))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	partition, err := strconv.ParseInt(args[1], 10, 32)
+	if err != nil {
+		return err
+	}
+	below, err := strconv.ParseInt(args[2], 10, 64)
+	if err != nil {
+		return err
+	}
+	at := kadm.Offsets{}
+	at.AddOffset(args[0], int32(partition), below, -1)
+	deleted, err := kadm.NewClient(cl).DeleteRecords(ctx, at)
+	if err != nil {
+		return err
+	}
+	return deleted.Error()
 }
 
 // printRecords: records TOPIC prints partition, key, headers and value of all.

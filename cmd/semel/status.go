@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -147,6 +148,10 @@ func (s *status) printRoute(r daemon.RouteStatus, rates map[string]float64) {
 	for _, o := range shown {
 		columns = append(columns, o.String())
 	}
+	lost := slices.ContainsFunc(r.Partitions, func(p daemon.PartitionStatus) bool { return p.Lost > 0 })
+	if lost {
+		columns = append(columns, "lost")
+	}
 	t := table{columns}
 	for _, p := range r.Partitions {
 		at := p.Topic + "/" + strconv.Itoa(int(p.Partition))
@@ -156,6 +161,9 @@ func (s *status) printRoute(r daemon.RouteStatus, rates map[string]float64) {
 		}
 		for _, o := range shown {
 			row = append(row, thousands(p.Outcomes[o.String()]))
+		}
+		if lost {
+			row = append(row, thousands(p.Lost))
 		}
 		t = append(t, row)
 	}

@@ -153,6 +153,13 @@ func (b *board) settled(route string, a inbox.Accounts) {
 	r.commit = b.now()
 }
 
+// lost adds to what this run has found lost.
+func (b *board) lost(route string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.route(route).tally.Lost += n
+}
+
 // moved notes where a partition is.
 func (b *board) moved(route string, m inbox.Mark, end int64) {
 	b.mu.Lock()

@@ -18,6 +18,10 @@ func (d *daemon) gauges(ctx context.Context, routes []config.Route) {
 	var purged time.Time
 	for {
 		for _, r := range routes {
+			rows, _ := d.parts.memory.Watermarks(ctx, r.Consumer)
+			for _, w := range rows {
+				d.metrics.known(r.Name, w.Partition)
+			}
 			c, ok, err := d.parts.consumer(ctx, r.Consumer)
 			if err != nil || !ok {
 				continue

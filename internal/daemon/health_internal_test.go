@@ -126,6 +126,28 @@ func TestMetricsCarryTheNamesOfTheContract(t *testing.T) {
 	}
 }
 
+// increase() sees nothing of what a series begins with.
+func TestTheCountOfLostMessagesBeginsAtZero(t *testing.T) {
+	t.Parallel()
+	b := newBoard(time.Now, nil)
+	m := newMetrics(Build{})
+	ask := served(t, b, m)
+	o := m.observe("orders", time.Now)
+	p := semel.Partition{Topic: "t", Number: 3}
+	var r inbox.Row
+	r.Partition = p
+	line := `semel_lost_total{partition="3",route="orders",topic="t"} `
+	o.Claimed(r)
+	if _, text := ask("/metrics"); !strings.Contains(text, line+"0\n") {
+		t.Error("a partition that was claimed has no count")
+	}
+	o.Lost(p, 2)
+	o.Claimed(r)
+	if _, text := ask("/metrics"); !strings.Contains(text, line+"2\n") {
+		t.Error("the count is not what was lost")
+	}
+}
+
 func TestTokenOpensAllButTheAnswersOfProbes(t *testing.T) {
 	t.Parallel()
 	b := newBoard(time.Now, nil)

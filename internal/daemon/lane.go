@@ -190,10 +190,15 @@ func durability(db config.Database) *bool {
 // observe tells metrics and board what a lane does.
 func (d *daemon) observe(route string, n int) inbox.Observer {
 	o := d.metrics.observe(route, time.Now)
-	count, move, drop := o.Settled, o.Moved, o.Dropped
+	count, lose, move, drop := o.Settled, o.Lost, o.Moved, o.Dropped
 	o.Settled = func(p semel.Partition, a inbox.Accounts) {
 		count(p, a)
+		a.Lost = 0 // at most once, and under way
 		d.board.settled(route, a)
+	}
+	o.Lost = func(p semel.Partition, n int64) {
+		lose(p, n)
+		d.board.lost(route, n)
 	}
 	o.Moved = func(m inbox.Mark, end int64, newest time.Time) {
 		move(m, end, newest)

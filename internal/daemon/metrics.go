@@ -94,6 +94,12 @@ func (m *metrics) standing(s Standing) {
 	}
 }
 
+// known makes a partition's count of lost messages begin at 0: where a series begins
+// above it, increase() sees nothing.
+func (m *metrics) known(route string, p semel.Partition) {
+	m.lost.WithLabelValues(route, p.Topic, strconv.Itoa(int(p.Number)))
+}
+
 // observe counts what a lane of the route tells.
 func (m *metrics) observe(route string, now func() time.Time) inbox.Observer {
 	labels := func(p semel.Partition) []string {
@@ -122,6 +128,7 @@ func (m *metrics) observe(route string, now func() time.Time) inbox.Observer {
 			m.lag.DeleteLabelValues(labels(p)...)
 			m.lagSeconds.DeleteLabelValues(labels(p)...)
 		},
+		Claimed:     func(r inbox.Row) { m.known(route, r.Partition) },
 		Redelivered: func(p semel.Partition, n int64) { m.redelivered.WithLabelValues(labels(p)...).Add(float64(n)) },
 		Lost:        func(p semel.Partition, n int64) { m.lost.WithLabelValues(labels(p)...).Add(float64(n)) },
 		Collision:   func(p semel.Partition) { m.collisions.WithLabelValues(labels(p)...).Inc() },

@@ -175,6 +175,9 @@ func statusOf(w inbox.Row) PartitionStatus {
 		Topic: w.Topic, Partition: w.Number, Watermark: w.Next, Lost: w.Accounts.Lost,
 		Settled: w.Accounts.Settled.Count, Updated: w.Updated, Outcomes: map[string]int64{},
 	}
+	if w.Ahead != nil && w.Owner != nil && !w.Owner.Dead() {
+		p.Lost -= w.Ahead.Count // at most once, and under way
+	}
 	if w.Owner != nil {
 		p.Owner = fmt.Sprintf("%s/%d", w.Owner.Name, w.Owner.PID)
 		if w.Owner.Dead() {
