@@ -395,12 +395,15 @@ func (r *reader) size(dst *int64, least int64) field {
 		case err != nil || v > math.MaxInt64 || strings.HasPrefix(s, "-"):
 			r.fail(n, fmt.Sprintf("%s: %q is no size", at, s), "sizes are like 16MiB, 500kB")
 		case int64(v) < least:
-			r.fail(n, fmt.Sprintf("%s is %s, it must be at least %s", at, s, humanize.IBytes(uint64(least))), "")
+			r.fail(n, fmt.Sprintf("%s is %s, it must be at least %s", at, s, sizeForm.Replace(humanize.IBytes(uint64(least)))), "")
 		default:
 			*dst = int64(v)
 		}
 	}
 }
+
+// sizeForm writes humanize's "1.0 MiB" as the file does: 1MiB.
+var sizeForm = strings.NewReplacer(".0 ", "", " ", "")
 
 // share reads 5%.
 func (r *reader) share(dst *float64) field {
