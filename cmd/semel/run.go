@@ -144,15 +144,17 @@ func (r *runRoutes) verdict(result daemon.Result) error {
 		switch {
 		case r.untilCaughtUp:
 			fmt.Fprintln(r.out, summary(t))
+		case t.Accounts.Lost > 0:
+			r.talk("%s: %s lost", t.Route, plural(t.Accounts.Lost, "message"))
 		}
 	}
 	switch {
 	case len(result.Halted) > 0:
-		var names []string
+		var each []string
 		for _, h := range result.Halted {
-			names = append(names, h.Route)
+			each = append(each, h.Route+": "+h.Reason)
 		}
-		return stuck(fmt.Errorf("halted: %s: %s", strings.Join(names, ", "), result.Halted[0].Reason),
+		return stuck(fmt.Errorf("halted: %s", strings.Join(each, "; ")),
 			"semel status shows where, semel check what stands against it; a restart tries again")
 	case len(result.Paused) > 0:
 		return stuck(fmt.Errorf("paused, with messages left: %s", strings.Join(result.Paused, ", ")), "semel resume "+result.Paused[0])
