@@ -331,6 +331,14 @@ func (s *Status) SetDesired(ctx context.Context, consumer string, paused bool, r
 	return err
 }
 
+// RecordHalt records that a consumer halted before it claimed anything.
+func (s *Status) RecordHalt(ctx context.Context, consumer, kind, why string) error {
+	_, err := s.db.Exec(ctx, s.schema.sql(`
+		INSERT INTO semel.event (consumer, kind, detail) VALUES ($1, 'halt', jsonb_build_object('kind', $2::text, 'why', $3::text))`),
+		consumer, kind, cleanText(why, 10_000, true))
+	return err
+}
+
 // EventFilter chooses events; the zero value takes all.
 type EventFilter struct {
 	Consumer string

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/semelhq/semel/internal/config"
+	"github.com/semelhq/semel/internal/daemon"
 	"github.com/semelhq/semel/postgres"
 	"github.com/spf13/cobra"
 )
@@ -49,6 +51,18 @@ for its source.`,
 	return cmd
 }
 
+// sayIfNobodyRuns says so, and what becomes of the order then.
+func (a *app) sayIfNobodyRuns(ctx context.Context, v *daemon.Viewer, r config.Route, then string) error {
+	runs, err := v.Runs(ctx, r)
+	if err != nil {
+		return stuck(err, "")
+	}
+	if !runs {
+		a.talk("nobody runs %s: %s", r.Name, then)
+	}
+	return nil
+}
+
 // Run writes the desired state.
 func (p *pause) Run(ctx context.Context, args []string) error {
 	v, file, err := p.look(ctx, &p.file, nil)
@@ -60,6 +74,10 @@ func (p *pause) Run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	why, err := v.Halted(ctx, r)
+	if err != nil {
+		return stuck(err, "")
+	}
 	err = v.Memory().SetDesired(ctx, r.Consumer, p.paused, p.reason)
 	var unknown *postgres.UnknownConsumerError
 	switch {
@@ -70,8 +88,12 @@ func (p *pause) Run(ctx context.Context, args []string) error {
 	}
 	if p.paused {
 		p.talk("route %s is to stand still", r.Name)
-	} else {
-		p.talk("route %s is to go on", r.Name)
+		return nil
 	}
-	return nil
+	p.talk("route %s is to go on", r.Name)
+	if why != "" { // whoever runs it has given its claims back
+		p.talk("it stands halted: who still runs it tries again within seconds, and if nobody does it goes on when somebody does")
+		return nil
+	}
+	return p.sayIfNobodyRuns(ctx, v, r, "it goes on when somebody does")
 }

@@ -96,12 +96,8 @@ func (d *dead) redrive(ctx context.Context, numbers []string) error {
 // sayWhoRuns names the routes that nobody runs: what is marked there waits.
 func (d *dead) sayWhoRuns(ctx context.Context, v *daemon.Viewer, routes []config.Route) error {
 	for _, r := range routes {
-		runs, err := v.Runs(ctx, r)
-		if err != nil {
-			return stuck(err, "")
-		}
-		if !runs {
-			d.talk("nobody runs %s: what is marked there is handled when somebody does; --here handles it now", r.Name)
+		if err := d.sayIfNobodyRuns(ctx, v, r, "what is marked there is handled when somebody does; --here handles it now"); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -26,7 +26,13 @@ func (d *daemon) route(r config.Route) *route {
 	}
 	return &route{
 		name: r.Name, lanes: r.From.Concurrency, board: d.board,
-		make: func(ctx context.Context, n int) (lane, error) { return d.lane(ctx, r, n, rate) },
+		make: func(ctx context.Context, n int) (lane, error) {
+			l, err := d.lane(ctx, r, n, rate)
+			if err != nil && ctx.Err() == nil {
+				d.recordHalt(ctx, r, err)
+			}
+			return l, err
+		},
 		orders: func(ctx context.Context) (int64, error) {
 			es, err := d.parts.memory.Events(ctx, postgres.EventFilter{Consumer: r.Consumer, Kinds: []string{"resumed"}, Limit: 1})
 			if len(es) == 0 {
@@ -34,6 +40,20 @@ func (d *daemon) route(r config.Route) *route {
 			}
 			return es[0].Number, nil
 		},
+	}
+}
+
+// recordHalt keeps why a route halted before it had a lane: those record their own.
+func (d *daemon) recordHalt(ctx context.Context, r config.Route, err error) {
+	kind := "start"
+	var h *inbox.HaltError
+	if errors.As(err, &h) {
+		kind = h.Kind
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := d.parts.memory.RecordHalt(ctx, r.Consumer, kind, reason(err)); err != nil {
+		d.log.Warn("the halt could not be recorded", "route", r.Name, "error", err)
 	}
 }
 

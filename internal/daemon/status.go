@@ -86,6 +86,13 @@ func (v *Viewer) Status(ctx context.Context, routes []config.Route) (all []Route
 			return nil, nil, err
 		}
 		if !ok {
+			why, err := v.halted(ctx, r.Consumer, nil)
+			if err != nil {
+				return nil, nil, err
+			}
+			if why != "" {
+				s.State, s.Reason = "halted", why
+			}
 			all = append(all, s)
 			continue
 		}
@@ -119,7 +126,7 @@ func (v *Viewer) Status(ctx context.Context, routes []config.Route) (all []Route
 			s.Partitions = append(s.Partitions, p)
 		}
 		v.ages(ctx, waits, s.Partitions)
-		why, err := v.halted(ctx, rows)
+		why, err := v.halted(ctx, r.Consumer, rows)
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -142,13 +149,20 @@ func (v *Viewer) Runs(ctx context.Context, r config.Route) (bool, error) {
 
 func owned(w postgres.WatermarkRow) bool { return w.Owner != nil && !w.Owner.Dead() }
 
-// halted is why the consumer halted, if nothing has moved since.
-func (v *Viewer) halted(ctx context.Context, rows []postgres.WatermarkRow) (why string, err error) {
-	if len(rows) == 0 {
-		return "", nil
+// Halted is why the route stands halted; "": it doesn't.
+func (v *Viewer) Halted(ctx context.Context, r config.Route) (why string, err error) {
+	rows, err := v.p.memory.Watermarks(ctx, r.Consumer)
+	if err != nil || slices.ContainsFunc(rows, owned) {
+		return "", err
 	}
-	es, err := v.p.memory.Events(ctx, postgres.EventFilter{Consumer: rows[0].Consumer, Kinds: []string{"halt"}, Limit: 1})
-	if err != nil || len(es) == 0 {
+	return v.halted(ctx, r.Consumer, rows)
+}
+
+// halted is why the consumer halted, if nobody told it to go on and nothing has moved
+// since.
+func (v *Viewer) halted(ctx context.Context, consumer string, rows []postgres.WatermarkRow) (why string, err error) {
+	es, err := v.p.memory.Events(ctx, postgres.EventFilter{Consumer: consumer, Kinds: []string{"halt", "resumed"}, Limit: 1})
+	if err != nil || len(es) == 0 || es[0].Kind != "halt" {
 		return "", err
 	}
 	for _, w := range rows {
