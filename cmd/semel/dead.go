@@ -31,6 +31,7 @@ type dead struct {
 	olderThan string
 	// everywhere: of consumers that aren't in the file too
 	everywhere bool
+	redrives   bool // which needs the letters' routes
 	limit      int
 	all        bool
 	wait       bool
@@ -66,6 +67,10 @@ func (d *dead) choose(f *pflag.FlagSet) {
 	f.StringVar(&d.class, "class", "", "of this class alone: decode, missing-id, collision, value, constraint, handler or crash")
 	f.StringVar(&d.since, "since", "", "buried since a `TIME`, or so long ago at most (2h)")
 	f.StringVar(&d.olderThan, "older-than", "", "buried at least so `LONG` ago (7d)")
+	d.reach(f)
+}
+
+func (d *dead) reach(f *pflag.FlagSet) {
 	f.BoolVar(&d.everywhere, "everywhere", false, "of every consumer in the database, not of the file's alone")
 }
 
@@ -102,6 +107,7 @@ func (a *app) deadShow() *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&d.payload, "payload", false, "key, headers and value too")
+	d.reach(f)
 	f.BoolVar(&d.json, "json", false, "as JSON, an object a line; bytes as base64")
 	d.file.addConfig(f)
 	return cmd
@@ -113,7 +119,8 @@ func (a *app) deadDiscard() *cobra.Command {
 		Use:   "discard [NUMBER…]",
 		Short: "close dead letters without an effect",
 		Long: `Closes dead letters: they stay in the table as discarded and are no longer
-counted. Name numbers, or --all together with what narrows it.`,
+counted. Name numbers, or --all together with what narrows it. Those of consumers
+that no route of the file has are left alone without --everywhere.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.discard(cmd.Context(), args) },
 	}
 	f := cmd.Flags()
@@ -135,6 +142,9 @@ func (d *dead) each(ctx context.Context, numbers []string, payload bool, print f
 	}
 	defer v.Close()
 	q, err := d.query(file, numbers)
+	if err == nil {
+		err = d.ours(ctx, v.Memory(), q)
+	}
 	if err != nil {
 		return err
 	}
@@ -180,11 +190,53 @@ func (d *dead) some(ctx context.Context, numbers []string) (v *daemon.Viewer, fi
 	if v, file, err = d.look(ctx, &d.file, nil); err != nil {
 		return nil, nil, q, err
 	}
-	if q, err = d.query(file, numbers); err != nil {
+	if q, err = d.query(file, numbers); err == nil {
+		err = d.ours(ctx, v.Memory(), q)
+	}
+	if err != nil {
 		v.Close()
 		return nil, nil, q, err
 	}
 	return v, file, q, nil
+}
+
+// ours refuses numbers that are there, of consumers that weren't asked for: a number
+// counts in the whole database, which may have other files' letters too.
+func (d *dead) ours(ctx context.Context, m *postgres.Status, q postgres.DeadFilter) error {
+	if len(q.Numbers) == 0 || q.Consumers == nil {
+		return nil
+	}
+	rows, err := m.DeadLetters(ctx, postgres.DeadFilter{Numbers: q.Numbers, Closed: true})
+	if err != nil {
+		return stuck(err, "")
+	}
+	for _, r := range rows {
+		switch {
+		case slices.Contains(q.Consumers, r.Consumer):
+		case d.route != "":
+			return no(fmt.Errorf("dead letter %d is of consumer %s, not of route %s", r.Number, r.Consumer, d.route), "")
+		default:
+			return d.foreign(r)
+		}
+	}
+	return nil
+}
+
+// foreign is why a letter isn't taken whose consumer the file doesn't have.
+func (d *dead) foreign(r postgres.DeadRow) error {
+	hint := "--everywhere takes it all the same"
+	if d.redrives {
+		hint = "with the file that has its route"
+	}
+	return no(fmt.Errorf("dead letter %d is of consumer %s, which no route of the file has", r.Number, r.Consumer), hint)
+}
+
+func consumers(file *config.File) []string {
+	names := []string{}
+	for _, r := range file.Routes {
+		names = append(names, r.Consumer)
+	}
+	return names
 }
 
 // missed says that some of the numbers were not there to be changed.
@@ -220,11 +272,8 @@ func (d *dead) query(file *config.File, numbers []string) (q postgres.DeadFilter
 			return q, err
 		}
 		q.Consumers = []string{r.Consumer}
-	} else if len(numbers) == 0 && !d.everywhere {
-		q.Consumers = []string{}
-		for _, r := range file.Routes {
-			q.Consumers = append(q.Consumers, r.Consumer)
-		}
+	} else if !d.everywhere {
+		q.Consumers = consumers(file)
 	}
 	for _, s := range numbers {
 		n, err := strconv.ParseInt(s, 10, 64)

@@ -15,7 +15,7 @@ import (
 )
 
 func (a *app) deadRedrive() *cobra.Command {
-	d := &dead{app: a}
+	d := &dead{app: a, redrives: true}
 	cmd := &cobra.Command{
 		Use:   "redrive [NUMBER…]",
 		Short: "have dead letters handled again",
@@ -115,7 +115,7 @@ func (d *dead) routesOf(file *config.File, letters []postgres.DeadRow) (routes [
 	for _, l := range letters {
 		i := slices.IndexFunc(file.Routes, func(r config.Route) bool { return r.Consumer == l.Consumer })
 		if i < 0 {
-			return nil, usage(fmt.Errorf("dead letter %d is of consumer %s, which no route of the file has", l.Number, l.Consumer), "")
+			return nil, d.foreign(l)
 		}
 		r := file.Routes[i]
 		if !daemon.InOrder(r) && !d.outOfOrder {

@@ -89,6 +89,13 @@ var redriven = []mutant{
 		tests: []string{"TestLetterOfACollisionStaysBuried"},
 	},
 	{
+		guard: "dead: numbers are those of the file's consumers",
+		edits: []edit{{"cmd/semel/dead.go", `	} else if !d.everywhere {
+`, `	} else if false {
+`}},
+		pkg: commands, tests: []string{"TestScripts/operate"},
+	},
+	{
 		guard: "redrive: what fails again loses its mark",
 		edits: []edit{{redrive, `return true, l.cfg.Store.Rebury(ctx, letter.Number, letter.DeadLetter)`, `return true, nil`}},
 		tests: []string{"TestRedriveThatFailsAgainIsBuriedAgain"},
