@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/semelhq/semel"
 	"github.com/semelhq/semel/inbox"
 	"github.com/semelhq/semel/inbox/inboxtest"
 	"github.com/semelhq/semel/postgres"
@@ -139,5 +140,33 @@ func TestARedriveHaltsWhereTheTableDoesNotFitAnyMore(t *testing.T) {
 				t.Errorf("mended: %q", got)
 			}
 		})
+	}
+}
+
+func TestEachOfManyTablesIsLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	c := connect(t, url)
+	exec1(t, c, "CREATE TABLE orders (v int); CREATE TABLE others (v int)")
+	many, err := postgres.NewTables(newPool(t, url), postgres.TablesConfig{
+		TableConfig: postgres.TableConfig{Write: postgres.WriteAppend, Identified: true},
+		Of:          func(topic string) (string, error) { return "public." + topic, nil },
+	})
+	must(t, err)
+	refused := func(topic string) bool {
+		items := []inbox.Item{{Message: semel.Message{Topic: topic, Value: []byte(`{"v":3000000000}`)}}}
+		many.Decode(items)
+		return items[0].Err != nil
+	}
+	if !refused("orders") || !refused("others") {
+		t.Fatal("taken before the tables are widened")
+	}
+	exec1(t, c, "ALTER TABLE orders ALTER v TYPE bigint; ALTER TABLE others ALTER v TYPE bigint")
+	s, row := lane(t, url)
+	tx := begin(t, s, span(row, 1))
+	must(t, many.Renew(t.Context(), tx, "orders"))
+	must(t, many.Renew(t.Context(), tx, "new")) // nobody has looked at its table
+	if refused("orders") || !refused("others") {
+		t.Errorf("refused: orders %v, others %v", refused("orders"), refused("others"))
 	}
 }
