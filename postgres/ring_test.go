@@ -389,6 +389,39 @@ func TestRingTurnsByLogTimeAndByItsOwnClock(t *testing.T) {
 	a.wantFresh(t, false, x)
 }
 
+// Of several processes one turns the ring, whose clock counts; another takes over, from
+// nothing, when that one is silent.
+func TestOneProcessTurnsTheRing(t *testing.T) {
+	t.Parallel()
+	url := migrated(t)
+	a, c := newAdmits(t, url, 0), connect(t, url)
+	a.wantFresh(t, true, named("x", 3))
+	pass(t, c, 3*day)
+	call := func(process int, seen string) string {
+		t.Helper()
+		return ask[string](t, c, `SELECT coalesce(semel.rotate(1, 'billing', '7 days', now(), 5000000, $1::uuid, $2::interval), '')`,
+			fmt.Sprintf("00000000-0000-0000-0000-%012d", process), seen)
+	}
+	for _, want := range []struct {
+		process    int
+		seen, step string
+	}{
+		{1, "0", ""}, {2, "0", "busy"}, {1, "7 hours", ""}, {2, "7 hours", "busy"}, {2, "7 hours", "busy"}, {1, "8 hours", "both"}, {2, "1 day", "busy"}, {1, "0", "frozen"},
+	} {
+		if step := call(want.process, want.seen); step != want.step {
+			t.Fatalf("process %d, %s: %q, want %q", want.process, want.seen, step, want.step)
+		}
+	}
+	a.wantFresh(t, true, named("y", 3))
+	pass(t, c, 3*day)
+	exec1(t, c, "UPDATE semel.ring SET tried_at = now() - interval '11 minutes'")
+	for i, step := range []string{"", "", "both"} {
+		if got := call(2, []string{"100 days", "7 hours", "8 hours"}[i]); got != step {
+			t.Fatalf("call %d of the one that took over: %q, want %q", i, got, step)
+		}
+	}
+}
+
 func TestFullTableIsTurnedAsLongAsThereIsRoom(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)

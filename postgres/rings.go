@@ -255,21 +255,16 @@ func (r *idReader) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// seen is how much time has passed since a ring was last turned, or tried, by this
-// process; turned notes it.
-func (r *Rings) seen(scope int32) time.Duration {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if at, ok := r.turning[scope]; ok {
-		return time.Since(at)
-	}
-	return 0
-}
-
-func (r *Rings) turned(scope int32, at time.Time) {
+// elapsed is how much time this process has seen since it was asked last about the
+// ring. Each stretch is answered once, whichever lane asks: what becomes of a turn that
+// fails isn't counted.
+func (r *Rings) elapsed(scope int32) (d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if at.After(r.turning[scope]) {
-		r.turning[scope] = at
+	now := time.Now()
+	if last, ok := r.turning[scope]; ok {
+		d = now.Sub(last)
 	}
+	r.turning[scope] = now
+	return d
 }

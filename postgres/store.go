@@ -867,7 +867,7 @@ func (s *InboxStore) Forget(ctx context.Context, place time.Time) (more bool, er
 
 // turn turns the ring by a step.
 func (s *InboxStore) turn(ctx context.Context, place time.Time) (more bool, err error) {
-	step, began, since := "", time.Now(), s.rings.seen(s.scope)
+	step, since := "", s.rings.elapsed(s.scope)
 	err = s.short(ctx, func(b *pgx.Batch) {
 		b.Queue(s.schema.sql(`SELECT coalesce(semel.rotate($1, $2, make_interval(secs => $3::float8), $4, $5, $6, make_interval(secs => $7::float8)), '')`),
 			s.scope, s.consumer.Name, s.consumer.Window.Seconds(), timeOf(place), fullTable, s.rings.me, since.Seconds()).
@@ -881,7 +881,6 @@ func (s *InboxStore) turn(ctx context.Context, place time.Time) (more bool, err 
 		s.cfg.Logger.Info("turned the inbox", "consumer", s.consumer.Name, "step", step)
 		more = true
 	}
-	s.rings.turned(s.scope, began)
 	return more, nil
 }
 

@@ -90,6 +90,11 @@ var ring = []mutant{
 		pkg:   pg, tests: []string{"TestRingTurnsByLogTimeAndByItsOwnClock"},
 	},
 	{
+		guard: "ring: one process turns it at a time",
+		edits: []edit{{ringSQL, "IF ring.rotator <> rotate.me\n", "IF false\n"}},
+		pkg:   pg, tests: []string{"TestOneProcessTurnsTheRing"},
+	},
+	{
 		guard: "ring: what another process has seen isn't counted",
 		edits: []edit{{ringSQL, "CASE WHEN ring.rotator = rotate.me THEN greatest(since, '0') ELSE '0' END", "greatest(since, '0')"}},
 		pkg:   pg, tests: []string{"TestRingTurnsByLogTimeAndByItsOwnClock"},

@@ -9,8 +9,8 @@
 ALTER TABLE semel.generation ADD COLUMN number bigint;
 
 -- seen is how much time has passed since the list's version changed, by the clocks of the processes that turn the ring: the
--- database's own may jump. rotator is the last one of them.
-ALTER TABLE semel.ring ADD COLUMN seen interval NOT NULL DEFAULT '0', ADD COLUMN rotator uuid;
+-- database's own may jump. rotator is the one of them that does it now, and tried_at when it called last.
+ALTER TABLE semel.ring ADD COLUMN seen interval NOT NULL DEFAULT '0', ADD COLUMN rotator uuid, ADD COLUMN tried_at timestamptz;
 
 -- The record time of the newest message that was settled, by which a window in log time is measured.
 ALTER TABLE semel.watermark ADD COLUMN record_time timestamptz;
@@ -231,8 +231,14 @@ BEGIN
         RETURN 'busy';
     END IF;
     IF rotate.me IS NOT NULL THEN
+        -- One process at a time, or the time that several see would count several times. Another takes over, from nothing, where
+        -- that one has been silent for some calls.
+        IF ring.rotator <> rotate.me
+           AND ring.tried_at BETWEEN now() - least(interval '10 minutes', greatest(keep / 12, interval '10 seconds')) AND now() THEN
+            RETURN 'busy';
+        END IF;
         ring.seen := ring.seen + CASE WHEN ring.rotator = rotate.me THEN greatest(since, '0') ELSE '0' END;
-        UPDATE semel.ring r SET seen = ring.seen, rotator = rotate.me WHERE r.scope = of_scope;
+        UPDATE semel.ring r SET seen = ring.seen, rotator = rotate.me, tried_at = now() WHERE r.scope = of_scope;
     END IF;
     IF NOT semel.test_ring(of_scope, ring.version - 1) THEN
         RETURN 'busy';
